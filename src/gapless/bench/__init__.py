@@ -1,0 +1,1 @@
+"""Measurements. Every run prints what it measured and on what."""

@@ -1,0 +1,1 @@
+"""The other door: the command line."""

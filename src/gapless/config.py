@@ -1,0 +1,58 @@
+"""One dataclass per concern. Only this file (and `serve/settings.py`) reads the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+Constraints = Literal["device", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes of the loop and its ledgers. `pages` None: enough for every row at full context."""
+
+    depth: int = 2
+    max_rows: int = 16
+    page_size: int = 16
+    pages: int | None = None
+    lookahead: int = 64
+    """Tokens of KV room granted ahead, so that most steps change nothing on the device."""
+    constraints: Constraints = "device"
+    prefills_per_step: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HostDeviceConfig:
+    """The CPU device. `threads` for torch (None: see `cpu_threads`); the rest rehearses a GPU's timing for tests."""
+
+    threads: int | None = None
+    poison: bool = False
+    """Fill landing buffers with -1 at launch and freed pages with NaN."""
+    jitter_seed: int | None = None
+    """Seeded random pauses (up to `jitter_ms`) at every stream operation."""
+    jitter_ms: float = 0.0
+    copy_delay_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """What a picture may be. Checked from the header, before any pixel is decoded."""
+
+    max_pixels: int = 100_000_000
+    max_bytes: int = 64 * 1024 * 1024
+
+
+def cpu_threads() -> int | None:
+    """Threads for the CPU device: None leaves torch's choice when OMP_NUM_THREADS is set, else cores - 1."""
+    if os.environ.get("OMP_NUM_THREADS"):
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, cores - 1)
+
+
+def cache_folder() -> str:
+    """Where downloaded models live: GAPLESS_CACHE, else the Hugging Face cache's default (empty string)."""
+    return os.environ.get("GAPLESS_CACHE", "")

@@ -1,0 +1,1 @@
+"""The picture: decode, turn upright, cut into crops. CPU only; knows nothing of models but the crop settings."""

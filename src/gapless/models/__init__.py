@@ -1,0 +1,1 @@
+"""Models: declarations plus small functions. Know tensors and configs; do not know rows, steps or requests."""

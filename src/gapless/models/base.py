@@ -1,0 +1,77 @@
+"""What a device needs of a model: a few pure functions over tensors.
+
+T is the number of tokens in a call; each token stands for itself: its sequence is known only through its page table
+row and its position, so a decode batch and a run of prompt tokens are the same call.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class KVCache(Protocol):
+    """Paged memory a model writes and reads. The engine counts pages; only the model knows what a page holds."""
+
+    page_size: int
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one page in all layers."""
+        ...
+
+    def poison(self, pages: tuple[int, ...]) -> None:
+        """Fill freed pages with NaN so that a stale read shows (tests and rehearsals)."""
+        ...
+
+
+class Model(Protocol):
+    """A vision-language model of the Moondream kind. All calls run under `torch.inference_mode`."""
+
+    vocab: int
+    prefix: int
+    """Positions of BOS + picture block."""
+    max_context: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def new_cache(self, pages: int, page_size: int) -> KVCache:
+        """Allocate the paged cache."""
+        ...
+
+    def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """uint8 [n, side, side, 3] -> [prefix - 1, dim] picture embeddings."""
+        ...
+
+    def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
+        """Compute BOS + picture as one bidirectional block at positions 0..prefix-1 into `pages` (int64 [n])."""
+        ...
+
+    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """ids int64 [T], values float32 [T, 2] -> [T, dim]. A coord id reads values[:, 0], a size id both.
+
+        A row whose values[:, 0] is negative (POISON) is an ordinary token and takes its word embedding, even for a
+        coord or size id.
+        """
+        ...
+
+    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
+        """x [T, dim] at positions int64 [T] with page tables int64 [T, n] -> hidden [T, dim] (before the final norm).
+
+        Writes each token's K/V at its position, then each token attends to positions 0..its own in its table. Tokens
+        of one sequence may sit in one call (a prompt): all writes happen before all reads.
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[T, dim] -> float32 [T, vocab]."""
+        ...
+
+    def coord_value(self, hidden: Tensor) -> Tensor:
+        """[T, dim] -> float32 [T], the decoded coordinate in 0..1."""
+        ...
+
+    def size_value(self, hidden: Tensor) -> Tensor:
+        """[T, dim] -> float32 [T, 2], decoded (width, height) in 0..1."""
+        ...

@@ -1,0 +1,1 @@
+"""The Moondream 2 family: config, vision, text, region, templates."""

@@ -1,0 +1,1 @@
+"""Counters, times, bubble accounting. Is called, never calls."""

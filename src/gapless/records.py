@@ -1,0 +1,356 @@
+"""The values that travel between rooms: frozen dataclasses and small protocols, no torch.
+
+A `Request` goes down (api -> engine), a `Step` goes down (engine -> device), an `Arrival` comes back up as the return
+value of `Device.wait`, and `Emission`s come back up as the return value of `Loop.take_emissions`. Nothing here knows
+how any of it is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag, StrEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Crops = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+MAX_TOP_LOGPROBS = 20
+POISON = -1
+"""What unread landing buffers and handed-over token cells hold in tests and rehearsals; never a legal value."""
+
+
+class ValueHead(IntEnum):
+    """Which head gives the value that rides on a sampled token."""
+
+    NONE = 0
+    COORD = 1
+    SIZE = 2
+
+
+class Flags(IntFlag):
+    """What the device judged about one row in one step. The end is judged here, once (I6)."""
+
+    NONE = 0
+    STOP = 1
+    """The sequence ended by itself: this token is its end token, or completes its program."""
+    LENGTH = 2
+    """The sequence ended because a limit (tokens or objects) was reached with this token."""
+    NONFINITE = 4
+    """Logits held NaN or infinity: no token was sampled, the row is done."""
+    MUTED = 8
+    """The row was done before this step: it computed nothing and emits nothing."""
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture ready for the vision tower.
+
+    `crops`: uint8 [n, side, side, 3], crop 0 is the whole picture, then local crops row by row; `tiling` (rows, cols);
+    `digest`: SHA-256 (hex) of the upright RGB pixels, their shape and the crop settings: equal digest, equal crops.
+    """
+
+    digest: str
+    crops: Crops
+    tiling: tuple[int, int]
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One committed token. `values`: () for text, (c,) for a coordinate, (w, h) for a size, all in 0..1.
+
+    `logprob` is the natural logarithm of the probability under the distribution that was sampled from with temperature
+    and top-p left out (mask applied); `top` lists (id, logprob) best first.
+    """
+
+    id: int
+    values: tuple[float, ...] = ()
+    logprob: float = 0.0
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is fed after the picture block: ids, and for coord and size ids the values they stand for.
+
+    Without a picture `ids` begin with BOS; with one, BOS belongs to the block.
+    """
+
+    ids: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+    """Same length as `ids`: () for a text id, (c,) for a coordinate, (w, h) for a size."""
+    picture: Picture | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen and how many there may be. `temperature` 0 is argmax; `seed` makes samples repeatable.
+
+    `max_tokens` counts per phase (reasoning and answer each have it); `max_objects` counts completed points or boxes.
+    `top_logprobs`: -1 none, 0 the chosen token's only, 1..20 that many alternatives too.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 768
+    max_objects: int = 50
+    seed: int = 0
+    top_logprobs: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question, ready for the engine. `id` is the engine's own and never reused; `program` names its rule.
+
+    `host_masked`: the masks of the same program are built on the host after each commit instead of on the device.
+    `deadline`: seconds on the loop's clock, None for none.
+    """
+
+    id: int
+    prompt: Prompt
+    program: str
+    sampling: Sampling
+    host_masked: bool = False
+    deadline: float | None = None
+
+
+class StepKind(StrEnum):
+    """What a step computes. PARKED has no forward: it samples one row whose logits were set aside."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class RowRef:
+    """A row and which life of it is meant (I9)."""
+
+    row: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """All a row begins with, or continues with after preemption. Applied on the compute stream before the forward.
+
+    The device then advances token, position, state and counters by itself. `state` is an absolute state number of the
+    constraint table; `left` tokens remain in the present phase, `left_next` is what a phase change resets it to,
+    `objects_left` counts down completed objects. Samples depend on (`seed`, absolute position) alone.
+    """
+
+    ref: RowRef
+    state: int
+    left: int
+    left_next: int
+    objects_left: int
+    temperature: float
+    top_p: float
+    seed: int
+    top_logprobs: int
+    host_masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageGrant:
+    """Pages that extend a row's page table, from table index `first` on."""
+
+    row: int
+    first: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The prompt side of one sequence in a prefill step.
+
+    The sequence is [BOS + picture block] (when there is a picture) followed by `ids`; without a picture `ids` begins
+    with BOS. `picture` is given when the block must be computed; None with `start` > 0 when its pages are shared.
+    `prefix_pages` is the table of the block's own pages (computed here). `tail` = (from, to) copies the block's last,
+    partly filled page into the sequence's own page after the block is there and before `ids` are fed, on the compute
+    stream; shared pages are never written. `start` is the position of ids[0].
+    """
+
+    start: RowStart
+    ids: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+    position: int
+    pages: tuple[int, ...]
+    picture: Picture | None = None
+    prefix_pages: tuple[int, ...] = ()
+    tail: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch. `rows` are what it computes, in order; `unsampled` those that wait for a host mask.
+
+    `slot` is the working set it holds (PARKED holds a parking lane instead, in `lane`).
+    """
+
+    id: int
+    kind: StepKind
+    rows: tuple[RowRef, ...]
+    slot: int
+    unsampled: frozenset[int] = frozenset()
+    prefills: tuple[Prefill, ...] = ()
+    grants: tuple[PageGrant, ...] = ()
+    lane: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """What one row did in one step. `token` is None when nothing was sampled (muted, non-finite)."""
+
+    ref: RowRef
+    flags: Flags
+    token: Token | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One step's results, owned by the receiver (copies, never views of landing buffers: I4).
+
+    `started`/`ended`: when the device began and finished computing it, seconds on the device's own clock.
+    """
+
+    step_id: int
+    records: tuple[RowRecord, ...]
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Counts and times of one request; times in milliseconds.
+
+    `queue_ms` waiting for a row, `prefill_ms` from admission to the first token, `ttft_ms` from submission to it,
+    `decode_ms` from it to the end; `cached_tokens` were shared with another live request on the same picture.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    queue_ms: float
+    prefill_ms: float
+    ttft_ms: float
+    decode_ms: float
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last word on a request: a reason, or the error that ended it."""
+
+    metrics: Metrics
+    reason: FinishReason | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """News for one request: tokens committed since the last one, and its finish when it has ended."""
+
+    request_id: int
+    tokens: tuple[Token, ...] = ()
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What the device was built with. Row 0 and page 0 are reserved (padding row, scrap page).
+
+    `pages` counts all pages including page 0; `prefix` is the length of BOS + picture block, in positions.
+    """
+
+    rows: int
+    pages: int
+    page_size: int
+    max_context: int
+    prefix: int
+    depth: int
+    vocab: int
+
+
+class Clock(Protocol):
+    """Seconds from an arbitrary origin, never going back."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        ...
+
+
+class Pages(Protocol):
+    """What the planner and admission need of the page ledger."""
+
+    @property
+    def page_size(self) -> int:
+        """Positions a page holds."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Pages nobody holds."""
+        ...
+
+    def take(self, count: int) -> tuple[int, ...] | None:
+        """Take `count` pages with one reference each, or None and nothing taken."""
+        ...
+
+    def share(self, pages: tuple[int, ...]) -> None:
+        """Add a reference to each."""
+        ...
+
+    def give_back(self, pages: tuple[int, ...]) -> None:
+        """Drop a reference from each; pages at zero are free again."""
+        ...
+
+
+class InFlight(Protocol):
+    """What the planner needs of the pipeline."""
+
+    @property
+    def depth(self) -> int:
+        """How many steps may hold slots."""
+        ...
+
+    def free_slot(self) -> int | None:
+        """Return a slot no step holds, or None."""
+        ...
+
+    def refs(self, ref: RowRef) -> int:
+        """How many launched steps contain the row (parked ones count)."""
+        ...
+
+    def unsampled(self, ref: RowRef) -> bool:
+        """Whether a launched forward of this row still waits for its host mask."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the loop began; what tests and the bench read."""
+
+    steps: int = 0
+    prefill_steps: int = 0
+    decode_steps: int = 0
+    overlapped: int = 0
+    """Launches that happened while another step was uncommitted."""
+    zombies: int = 0
+    preemptions: int = 0
+    parked: int = 0
+    tokens: int = 0
+    decode_committed_during_prefill: int = 0
+    prefill_committed_during_decode: int = 0
+    extra: dict[str, int] = field(default_factory=dict)

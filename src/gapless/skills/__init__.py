@@ -1,0 +1,1 @@
+"""The question: prompt in, parsed answer out. Pure; does not know the engine."""
