@@ -36,6 +36,10 @@ class Model(Protocol):
     device: torch.device
     dtype: torch.dtype
 
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes one page of `page_size` positions takes in all layers; what the pool is sized with."""
+        ...
+
     def new_cache(self, pages: int, page_size: int) -> KVCache:
         """Allocate the paged cache."""
         ...
