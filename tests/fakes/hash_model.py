@@ -1,0 +1,184 @@
+"""`HashModel`: the hash language as a torch model with a paged cache, for devices that run torch.
+
+What flows in and out is `gapless.models.base.Model`: embeddings and hidden states are int64 [T, 2], the cache is int64
+[pages, page_size, 2], scores are float32 and equal `hash_language.scores` bit for bit. Invariants: batch size, order of
+rows and padding never change a row's result; poisoned memory that is read turns the row's scores into NaN.
+
+`cursed` holds combined hidden words whose scores come out as NaN: a row with broken weights, for fault tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from tests.fakes import hash_language as lang
+from tests.fakes.hash_language import HashSpec
+from torch import Tensor
+
+
+def signed(word: int) -> int:
+    """An unsigned 64-bit word as the int64 with the same bits."""
+    word &= lang.U64
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift(words: Tensor, bits: int) -> Tensor:
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(words: Tensor) -> Tensor:
+    """`hash_language.mix` of each int64 element."""
+    words = (words ^ _shift(words, 31)) * signed(lang.FOLD_A)
+    words = (words ^ _shift(words, 29)) * signed(lang.FOLD_B)
+    return words ^ _shift(words, 32)
+
+
+@dataclass
+class HashCache:
+    """Paged words of both layers, int64 [pages, page_size, 2]; unwritten memory is `STALE`."""
+
+    page_size: int
+    words: Tensor
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one page, both layers."""
+        self.words[target] = self.words[source]
+
+    def poison(self, pages: tuple[int, ...]) -> None:
+        """Make every word of these pages `STALE`."""
+        self.words[list(pages)] = lang.STALE
+
+    def write(self, layer: int, positions: Tensor, tables: Tensor, words: Tensor) -> None:
+        """Write one word per token at its position in its table."""
+        pages = tables[torch.arange(len(positions)), positions // self.page_size]
+        self.words[pages, positions % self.page_size, layer] = words
+
+    def total(self, layer: int, positions: Tensor, tables: Tensor, salt: int) -> Tensor:
+        """Hidden words [T] from the sums over positions 0..own; `STALE` where one of them was stale."""
+        held = self.words[tables, :, layer].reshape(len(positions), -1)
+        places = torch.arange(held.shape[1])[None, :]
+        seen = places <= positions[:, None]
+        hidden = mix((torch.where(seen, held, 0) * (2 * places + 1)).sum(dim=1) + signed(salt))
+        stale = (seen & (held == lang.STALE)).any(dim=1)
+        return torch.where(stale, lang.STALE, hidden)
+
+
+@dataclass
+class HashModel:
+    """The hash language behind the model protocol. Immutable but for `cursed`."""
+
+    spec: HashSpec = field(default_factory=HashSpec)
+    cursed: set[int] = field(default_factory=set)
+    dtype: torch.dtype = torch.int64
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def vocab(self) -> int:
+        """Number of ids."""
+        return self.spec.rules.vocab
+
+    @property
+    def prefix(self) -> int:
+        """Positions of BOS + picture block."""
+        return self.spec.prefix
+
+    @property
+    def max_context(self) -> int:
+        """Positions a sequence may have."""
+        return self.spec.max_context
+
+    def curse(self, hidden: Iterable[lang.Hidden]) -> None:
+        """Let these contexts' scores be NaN from now on."""
+        self.cursed.update(signed(lang.combined(pair)) for pair in hidden)
+
+    def new_cache(self, pages: int, page_size: int) -> HashCache:
+        """All pages stale."""
+        return HashCache(page_size, torch.full((pages, page_size, 2), lang.STALE, dtype=torch.int64))
+
+    def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """uint8 [n, side, side, 3] -> int64 [prefix - 1, 2]."""
+        assert crops.dtype == torch.uint8, f"crops must be uint8, not {crops.dtype}"
+        picture = lang.picture_word(crops.cpu().numpy(), tiling)
+        words = torch.tensor([signed(word) for word in lang.picture_words(self.spec, picture)], dtype=torch.int64)
+        return self._pair(words)
+
+    def prefill_prefix(self, picture: Tensor, cache: HashCache, pages: Tensor) -> None:
+        """Write BOS + picture at positions 0..prefix-1 of `pages`."""
+        bos = self.embed(torch.tensor([self.spec.rules.end]), torch.full((1, 2), -1.0))
+        x = torch.cat([bos, picture])
+        count = len(x)
+        assert count == self.prefix, f"the block has {count} positions, not {self.prefix}"
+        positions, tables = torch.arange(count), pages[None, :].expand(count, -1)
+        cache.write(0, positions, tables, _layer_one(x, positions))
+        last = torch.full((count,), count - 1)
+        h1 = cache.total(0, last, tables, lang.SALT_H1)
+        cache.write(1, positions, tables, _layer_two(x, positions, h1))
+
+    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """ids int64 [T], values float32 [T, 2] -> int64 [T, 2]."""
+        rules = self.spec.rules
+        bits = values.to(torch.float32).contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+        words = mix(ids * signed(lang.PRIME_ID) + signed(lang.SALT_WORD))
+        coords = mix(bits[:, 0] * signed(lang.PRIME_ID) + signed(lang.SALT_COORD))
+        sizes = mix(mix(bits[:, 0] + signed(lang.SALT_SIZE)) + bits[:, 1])
+        valued = values[:, 0] >= 0
+        words = torch.where(valued & (ids == rules.coord), coords, words)
+        return self._pair(torch.where(valued & (ids == rules.size), sizes, words))
+
+    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: HashCache) -> Tensor:
+        """int64 [T, 2] -> hidden int64 [T, 2]: all tokens write a layer before any reads it."""
+        assert torch.equal(x[:, 1], self._pair(x[:, 0])[:, 1]), "the two halves of an embedding were torn apart"
+        tables = tables[:, : int(positions.max()) // cache.page_size + 1]
+        cache.write(0, positions, tables, _layer_one(x, positions))
+        h1 = cache.total(0, positions, tables, lang.SALT_H1)
+        cache.write(1, positions, tables, _layer_two(x, positions, h1))
+        h2 = cache.total(1, positions, tables, lang.SALT_H2)
+        return torch.stack([h2, h1], dim=1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """int64 [T, 2] -> float32 [T, vocab]; NaN where memory was stale or the context is cursed."""
+        whole, vocab, rules = _combined(hidden), self.vocab, self.spec.rules
+        ids = torch.arange(vocab)
+        drawn = mix(whole[:, None] + ids * signed(lang.PRIME_ID) + signed(lang.SALT_SCORE))
+        units = _shift(drawn, 47) * vocab + (vocab - 1 - ids)
+        units[:, rules.end] -= lang.END_HANDICAP
+        for token_id, permille in self.spec.boosts():
+            salt = signed(token_id * lang.PRIME_ID + lang.SALT_BOOST)
+            lifted = _shift(mix(whole + salt), 40) % 1000 < permille
+            high = (units[:, token_id] & (lang.BOOST - 1)) + lang.BOOST
+            units[:, token_id] = torch.where(lifted, high, units[:, token_id])
+        scores = (units.to(torch.float64) * lang.SCORE_UNIT).to(torch.float32)
+        broken = hidden[:, 0] == lang.STALE
+        if self.cursed:
+            broken = broken | torch.isin(whole, torch.tensor(sorted(self.cursed)))
+        return scores.masked_fill(broken[:, None], float("nan"))
+
+    def coord_value(self, hidden: Tensor) -> Tensor:
+        """int64 [T, 2] -> float32 [T], k / 1024."""
+        drawn = mix(_combined(hidden) + signed(lang.SALT_COORD_VALUE))
+        return _shift(drawn, 54).to(torch.float32) / 1024.0
+
+    def size_value(self, hidden: Tensor) -> Tensor:
+        """int64 [T, 2] -> float32 [T, 2], (k + 1) / 1024."""
+        drawn = mix(_combined(hidden) + signed(lang.SALT_SIZE_VALUE))
+        bins = torch.stack([_shift(drawn, 54), _shift(drawn, 40) & 1023], dim=1)
+        return (bins + 1).to(torch.float32) / 1024.0
+
+    @staticmethod
+    def _pair(words: Tensor) -> Tensor:
+        return torch.stack([words, mix(words + signed(lang.SALT_SECOND))], dim=1)
+
+
+def _layer_one(x: Tensor, positions: Tensor) -> Tensor:
+    return mix((x[:, 0] ^ _shift(x[:, 1], 7)) + positions * signed(lang.PRIME_POS) + signed(lang.SALT_A))
+
+
+def _layer_two(x: Tensor, positions: Tensor, h1: Tensor) -> Tensor:
+    placed = x[:, 0] * signed(lang.PRIME_X) + positions * signed(lang.PRIME_POS) + signed(lang.SALT_B)
+    return torch.where(h1 == lang.STALE, lang.STALE, mix(h1 + placed))
+
+
+def _combined(hidden: Tensor) -> Tensor:
+    return hidden[:, 0] + hidden[:, 1] * signed(lang.PRIME_H1)
