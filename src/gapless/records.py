@@ -7,7 +7,7 @@ how any of it is computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag, StrEnum
 from typing import Protocol
 
@@ -176,7 +176,7 @@ class Prefill:
     """The prompt side of one sequence in a prefill step.
 
     The sequence is [BOS + picture block] (when there is a picture) followed by `ids`; without a picture `ids` begins
-    with BOS. `picture` is given when the block must be computed; None with `start` > 0 when its pages are shared.
+    with BOS. `picture` is given when the block must be computed; None with `position` > 0 when its pages are shared.
     `prefix_pages` is the table of the block's own pages (computed here). `tail` = (from, to) copies the block's last,
     partly filled page into the sequence's own page after the block is there and before `ids` are fed, on the compute
     stream; shared pages are never written. `start` is the position of ids[0].
@@ -196,7 +196,8 @@ class Prefill:
 class Step:
     """One launch. `rows` are what it computes, in order; `unsampled` those that wait for a host mask.
 
-    `slot` is the working set it holds (PARKED holds a parking lane instead, in `lane`).
+    `slot` is the working set it holds (PARKED holds a parking lane instead, in `lane`). `freed` are pages that came
+    back since the last launch: nothing in flight reads them, a rehearsing device may poison them before anything else.
     """
 
     id: int
@@ -206,6 +207,7 @@ class Step:
     unsampled: frozenset[int] = frozenset()
     prefills: tuple[Prefill, ...] = ()
     grants: tuple[PageGrant, ...] = ()
+    freed: tuple[int, ...] = ()
     lane: int = -1
 
 
@@ -316,6 +318,10 @@ class Pages(Protocol):
         """Drop a reference from each; pages at zero are free again."""
         ...
 
+    def take_freed(self) -> tuple[int, ...]:
+        """Return the pages that became free since the last call and are free still or again taken."""
+        ...
+
 
 class InFlight(Protocol):
     """What the planner needs of the pipeline."""
@@ -336,21 +342,3 @@ class InFlight(Protocol):
     def unsampled(self, ref: RowRef) -> bool:
         """Whether a launched forward of this row still waits for its host mask."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Totals since the loop began; what tests and the bench read."""
-
-    steps: int = 0
-    prefill_steps: int = 0
-    decode_steps: int = 0
-    overlapped: int = 0
-    """Launches that happened while another step was uncommitted."""
-    zombies: int = 0
-    preemptions: int = 0
-    parked: int = 0
-    tokens: int = 0
-    decode_committed_during_prefill: int = 0
-    prefill_committed_during_decode: int = 0
-    extra: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,208 @@
+"""The book of requests: who waits, who runs, what each has said, and how each ended.
+
+Takes mail and records in, gives emissions out. It finalizes at once and never releases early: what a finished sequence
+holds is given back by `release`, which the loop calls when no step in flight contains it (I5). A finalized sequence
+gets no token and says nothing more (I6).
+"""
+
+from __future__ import annotations
+
+from gapless.constrain.table import Table, Walker
+from gapless.engine.admission import Admission
+from gapless.engine.mailbox import Mail
+from gapless.engine.sequence import History, Roster, Running, Times
+from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout
+from gapless.observe.counters import Counters
+from gapless.records import Emission, Finish, FinishReason, Flags, InFlight, Request, RowRecord, RowRef
+
+
+class Book:
+    """All requests between submission and their last emission."""
+
+    def __init__(self, table: Table, admission: Admission, roster: Roster, prefix: int, counters: Counters) -> None:
+        self._table = table
+        self._admission = admission
+        self._roster = roster
+        self._prefix = prefix
+        self._counters = counters
+        self._emissions: list[Emission] = []
+        self._order = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nobody waits and nobody holds a row."""
+        return not len(self._admission) and not len(self._roster)
+
+    def take_emissions(self) -> list[Emission]:
+        """Return the news since the last call, in order."""
+        news, self._emissions = self._emissions, []
+        return news
+
+    # -- arrivals ---------------------------------------------------------------------------------------------------
+
+    def take_mail(self, mail: Mail, now: float) -> None:
+        """Queue new requests, end cancelled and overdue ones."""
+        for request in mail.requests:
+            self._enter(request, now)
+        for request in mail.withdrawn:
+            self._end(self._history(request, now), now, error=_cancelled(request.id))
+        for request_id in mail.cancels:
+            self._cancel(request_id, now)
+        if mail.requests or self._next_deadline() is not None:
+            self._expire(now)
+
+    def _enter(self, request: Request, now: float) -> None:
+        history = self._history(request, now)
+        try:
+            self._admission.check(history)
+        except GaplessError as error:
+            self._end(history, now, error=error)
+        else:
+            self._admission.enqueue(history)
+
+    def _history(self, request: Request, now: float) -> History:
+        self._order += 1
+        s = request.sampling
+        walker = Walker.start(self._table, request.program, s.max_tokens, s.max_objects)
+        return History(request, self._order, walker, Times(submitted=now))
+
+    def _cancel(self, request_id: int, now: float) -> None:
+        waiting = self._admission.drop(request_id)
+        if waiting is not None:
+            self._end(waiting.history, now, error=_cancelled(request_id))
+        for seq in self._roster.by_age():
+            if seq.history.request.id == request_id:
+                self._finalize(seq, now, error=_cancelled(request_id))
+
+    def _expire(self, now: float) -> None:
+        for waiting in self._admission.waiting:
+            if _overdue(waiting.history.request, now):
+                self._admission.drop(waiting.history.request.id)
+                self._end(waiting.history, now, error=_timed_out(waiting.history, now))
+        for seq in self._roster.by_age():
+            if _overdue(seq.history.request, now):
+                self._finalize(seq, now, error=_timed_out(seq.history, now))
+
+    def _next_deadline(self) -> float | None:
+        histories = [w.history for w in self._admission.waiting]
+        histories += [seq.history for seq in self._roster.by_age() if not seq.finalized]
+        deadlines = [h.request.deadline for h in histories if h.request.deadline is not None]
+        return min(deadlines, default=None)
+
+    def until_deadline(self, now: float) -> float | None:
+        """Seconds to the next deadline, None if there is none."""
+        deadline = self._next_deadline()
+        return None if deadline is None else max(0.0, deadline - now)
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def commit(self, record: RowRecord, now: float) -> Running | None:
+        """Take one row's record. Returns the sequence if it goes on, None if it has ended."""
+        seq = self._roster.get(record.ref)
+        if seq is None:
+            raise InvariantBroken(f"I9: a record arrived for {record.ref}, a life of the row that is over")
+        if seq.finalized:
+            self._counters.zombies += 1
+            return None
+        if record.flags & Flags.MUTED:
+            raise InvariantBroken(f"I6: {record.ref} is done on the device but not on the host")
+        if record.flags & Flags.NONFINITE:
+            self._finalize(seq, now, error=_non_finite(seq))
+            return None
+        reason = seq.commit(record, now)
+        if seq.entry is not None:
+            seq.entry.proved = True
+        self._counters.tokens += 1
+        tokens = (record.token,) if record.token is not None else ()
+        if reason is not None:
+            self._finalize(seq, now, reason=reason)
+            self._emissions[-1] = Emission(seq.history.request.id, tokens, self._emissions[-1].finish)
+            return None
+        self._emissions.append(Emission(seq.history.request.id, tokens))
+        return seq
+
+    def fail(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
+        """End the requests on `rows`, and those that share a picture block the failed step was to compute (I11)."""
+        for ref in rows:
+            seq = self._roster.get(ref)
+            if seq is None:
+                continue
+            self._finalize(seq, now, error=error)
+            if seq.entry is not None and not seq.entry.proved:
+                self._admission.withdraw(seq.entry)
+                self.fail(tuple(h for h in seq.entry.holders if not self.finalized(h)), error, now)
+
+    def finalized(self, ref: RowRef) -> bool:
+        """Whether the sequence on the row has ended."""
+        seq = self._roster.get(ref)
+        return seq is None or seq.finalized
+
+    def host_walker(self, ref: RowRef) -> Walker | None:
+        """The place of a row whose next mask is to be built on the host; None for all others."""
+        seq = self._roster.get(ref)
+        if seq is None or seq.finalized or not seq.history.request.host_masked:
+            return None
+        return seq.history.walker
+
+    def end_all(self, error: BaseException, now: float) -> None:
+        """The engine is over: everybody who still waits for an answer gets `error`."""
+        for waiting in self._admission.waiting:
+            self._admission.drop(waiting.history.request.id)
+            self._end(waiting.history, now, error=error)
+        for seq in self._roster.by_age():
+            self._finalize(seq, now, error=error)
+
+    def _finalize(
+        self, seq: Running, now: float, *, reason: FinishReason | None = None, error: BaseException | None = None
+    ) -> None:
+        if not seq.finalized:
+            seq.finalized = True
+            self._end(seq.history, now, reason=reason, error=error)
+
+    def _end(
+        self, history: History, now: float, *, reason: FinishReason | None = None, error: BaseException | None = None
+    ) -> None:
+        finish = Finish(history.metrics(self._prefix, now), reason, error)
+        self._counters.finished += error is None
+        self._counters.failed += error is not None
+        self._emissions.append(Emission(history.request.id, finish=finish))
+
+    # -- leases -----------------------------------------------------------------------------------------------------
+
+    def releasable(self, pipeline: InFlight) -> list[Running]:
+        """Sequences that ended, or are to be preempted, and ride on no step."""
+        return [s for s in self._roster.by_age() if (s.finalized or s.preempting) and not pipeline.refs(s.ref)]
+
+    def release(self, seq: Running) -> RowRef:
+        """Give back all a sequence holds; a preempted one waits again, with everything it has said so far."""
+        ref = self._admission.release(seq)
+        if not seq.finalized:
+            history = seq.history
+            history.preemptions += 1
+            self._counters.preemptions += 1
+            self._counters.recomputed_tokens += len(history.tokens)
+            self._admission.enqueue(history)
+        return ref
+
+
+def _overdue(request: Request, now: float) -> bool:
+    return request.deadline is not None and now >= request.deadline
+
+
+def _cancelled(request_id: int) -> RequestCancelled:
+    return RequestCancelled(f"request {request_id} was cancelled by its caller")
+
+
+def _timed_out(history: History, now: float) -> RequestTimeout:
+    waited = now - history.times.submitted
+    return RequestTimeout(
+        f"the request's timeout ran out after {waited:.3f} s and {len(history.tokens)} tokens; allow more time or "
+        "lower max_tokens"
+    )
+
+
+def _non_finite(seq: Running) -> NonFiniteLogits:
+    return NonFiniteLogits(
+        f"the model computed NaN or infinity after {len(seq.history.tokens)} tokens; the weights do not suit this "
+        "dtype (try float32 or bfloat16) or are damaged"
+    )

@@ -1,0 +1,70 @@
+"""Puts a loop together around a device."""
+
+from __future__ import annotations
+
+import time
+
+from gapless.config import EngineConfig
+from gapless.constrain.masks import MaskSource
+from gapless.constrain.table import Table
+from gapless.device.base import Device
+from gapless.engine.admission import Admission
+from gapless.engine.book import Book
+from gapless.engine.loop import Loop
+from gapless.engine.mailbox import Mailbox
+from gapless.engine.pages import PagePool
+from gapless.engine.pipeline import Pipeline
+from gapless.engine.planner import Planner
+from gapless.engine.prefix import PrefixTable
+from gapless.engine.rows import RowPool
+from gapless.engine.sequence import Roster
+from gapless.errors import InvariantBroken
+from gapless.observe.counters import Counters
+from gapless.records import Clock
+
+
+class MonotonicClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return time.monotonic()
+
+
+class Engine:
+    """A loop with its ledgers, and the audit over them."""
+
+    def __init__(
+        self,
+        device: Device,
+        table: Table,
+        config: EngineConfig,
+        masks: MaskSource,
+        mailbox: Mailbox,
+        clock: Clock | None = None,
+    ) -> None:
+        limits = device.limits
+        self.counters = Counters()
+        self.pages = PagePool(limits.pages, limits.page_size)
+        self.prefixes = PrefixTable(self.pages)
+        self.rows = RowPool(limits.rows)
+        self.roster = Roster()
+        self.pipeline = Pipeline(limits.depth, limits.rows)
+        self.admission = Admission(limits, self.pages, self.prefixes, self.rows, self.roster, config.lookahead)
+        planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
+        self.book = Book(table, self.admission, self.roster, limits.prefix, self.counters)
+        self.loop = Loop(
+            device, self.pipeline, planner, self.book, masks, mailbox, clock or MonotonicClock(), self.counters
+        )
+
+    def audit(self) -> None:
+        """Raise `InvariantBroken` if anything is leased while nothing runs (I5). Call when the loop is idle."""
+        held = {
+            "pages": self.pages.held(),
+            "rows": self.rows.held(),
+            "pictures": self.prefixes.held(),
+            **self.pipeline.held(),
+        }
+        left = {name: what for name, what in held.items() if what}
+        if left:
+            raise InvariantBroken(f"I5: the engine is idle but still holds {left}")

@@ -1,0 +1,147 @@
+"""Steps in flight: which slots they hold, which rows ride on them, in which order they must be committed.
+
+A pure state machine. It alone counts `inflight_refs` (I3) and says when a slot may be used again (I4). It does not
+know devices, pages or sequences.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from gapless.errors import InvariantBroken
+from gapless.records import RowRef, Step, StepKind
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A launched step. `waiting` rows have no token yet; `sampled` rows' records are landing or have landed."""
+
+    step: Step
+    waiting: set[RowRef] = field(default_factory=set)
+    sampled: list[RowRef] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A row whose logits were set aside in a lane until its mask is ready."""
+
+    ref: RowRef
+    lane: int
+
+
+class Pipeline:
+    """Flights in commit order (I2), oldest first, and parked rows beside them."""
+
+    def __init__(self, depth: int, lanes: int) -> None:
+        self.depth = depth
+        self._slots: deque[int] = deque(range(depth))
+        self._lanes: deque[int] = deque(range(lanes))
+        self._flights: deque[Flight] = deque()
+        self._parked: dict[RowRef, Parked] = {}
+        self._refs: dict[RowRef, int] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Nothing launched is uncommitted."""
+        return not self._flights and not self._parked
+
+    @property
+    def parked(self) -> list[Parked]:
+        """Rows in lanes, longest parked first."""
+        return list(self._parked.values())
+
+    @property
+    def flights(self) -> list[Flight]:
+        """Launched steps in commit order."""
+        return list(self._flights)
+
+    def free_slot(self) -> int | None:
+        """Return a slot no step holds, or None."""
+        return self._slots[0] if self._slots else None
+
+    def refs(self, ref: RowRef) -> int:
+        """How many launched steps contain the row (parked ones count)."""
+        return self._refs.get(ref, 0)
+
+    def unsampled(self, ref: RowRef) -> bool:
+        """Whether a launched forward of this row still waits for its host mask."""
+        return ref in self._parked or any(ref in f.waiting for f in self._flights)
+
+    def holds(self, kind: StepKind) -> bool:
+        """Whether a step of that kind is uncommitted."""
+        return any(f.step.kind is kind for f in self._flights)
+
+    def launch(self, step: Step) -> Flight:
+        """Enter a step that was launched; every row on it gains a ref."""
+        if not self._slots or self._slots[0] != step.slot:
+            raise InvariantBroken(f"I4: step {step.id} was launched into slot {step.slot}, which is not free")
+        self._slots.popleft()
+        waiting = {ref for ref in step.rows if ref.row in step.unsampled}
+        flight = Flight(step, waiting, [ref for ref in step.rows if ref not in waiting])
+        for ref in step.rows:
+            if self.unsampled(ref):
+                raise InvariantBroken(f"I1: {ref} was launched again before it was sampled")
+            self._add_ref(ref)
+        self._flights.append(flight)
+        return flight
+
+    def _add_ref(self, ref: RowRef) -> None:
+        count = self._refs.get(ref, 0) + 1
+        if count > self.depth:
+            raise InvariantBroken(f"I3: {ref} rides on {count} steps at depth {self.depth}")
+        self._refs[ref] = count
+
+    def sampled(self, flight: Flight, refs: list[RowRef]) -> None:
+        """Rows that waited for a mask now have a token, or were closed."""
+        for ref in refs:
+            flight.waiting.remove(ref)
+            flight.sampled.append(ref)
+
+    def park(self, flight: Flight) -> dict[RowRef, int]:
+        """Move the waiting rows of a flight, and their refs, to lanes (the lanes are returned)."""
+        lanes = {}
+        for ref in sorted(flight.waiting, key=_row):
+            lanes[ref] = self._lanes.popleft()
+            self._parked[ref] = Parked(ref, lanes[ref])
+        flight.waiting.clear()
+        return lanes
+
+    def unpark(self, parked: Parked, step: Step) -> None:
+        """A parked row was sampled: from now on it is a small step of its own, last in the commit order."""
+        del self._parked[parked.ref]
+        self._flights.append(Flight(step, sampled=[parked.ref]))
+
+    def must_settle(self, launched: Step | None) -> bool:
+        """Whether the oldest step has to be committed now: no slot is left, or there was nothing to launch and the
+        oldest flight has something to wait for."""
+        if not self._slots:
+            return True
+        return launched is None and any(f.sampled for f in self._flights)
+
+    def oldest(self) -> Flight:
+        """The flight to commit next."""
+        return self._flights[0]
+
+    def retire(self, flight: Flight) -> list[RowRef]:
+        """The oldest flight's records were read: free its slot or lane, drop its refs; the rows are returned."""
+        if self._flights[0] is not flight or flight.waiting:
+            raise InvariantBroken(f"I2: step {flight.step.id} is retired out of order or before it was sampled")
+        self._flights.popleft()
+        if flight.step.kind is StepKind.PARKED:
+            self._lanes.append(flight.step.lane)
+        else:
+            self._slots.append(flight.step.slot)
+        for ref in flight.sampled:
+            self._refs[ref] -= 1
+            if not self._refs[ref]:
+                del self._refs[ref]
+        return flight.sampled
+
+    def held(self) -> dict[str, int]:
+        """Slots, lanes and refs still out, for the audit."""
+        return {"slots": self.depth - len(self._slots), "lanes": len(self._parked), "refs": len(self._refs)}
+
+
+def _row(ref: RowRef) -> int:
+    return ref.row

@@ -1,0 +1,151 @@
+"""One request inside the engine: `Waiting` until it has a row, `Running` while it has one.
+
+The phase is the type: only a `Running` has a row, pages and tokens in flight; preemption turns it back into a
+`Waiting` that remembers what was committed. Pure values and arithmetic; who may run when is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gapless.constrain.table import Walker
+from gapless.engine.prefix import PrefixEntry
+from gapless.records import (
+    FinishReason,
+    Flags,
+    Metrics,
+    Request,
+    RowRecord,
+    RowRef,
+    RowStart,
+    Token,
+)
+
+
+@dataclass(slots=True)
+class Times:
+    """Moments of one request on the loop's clock, in seconds; None until they happen."""
+
+    submitted: float
+    admitted: float | None = None
+    first_token: float | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """What a request keeps across preemptions: its place in the table, its committed tokens, its times."""
+
+    request: Request
+    order: int
+    walker: Walker
+    times: Times
+    tokens: list[Token] = field(default_factory=list)
+    preemptions: int = 0
+    cached_tokens: int = 0
+
+    def fed(self, prefix: int) -> int:
+        """Positions a prefill fills: picture block, prompt, and every token committed so far."""
+        block = prefix if self.request.prompt.picture is not None else 0
+        return block + len(self.request.prompt.ids) + len(self.tokens)
+
+    def metrics(self, prefix: int, now: float) -> Metrics:
+        """Sum up at time `now`."""
+        t = self.times
+        admitted = t.admitted if t.admitted is not None else now
+        first = t.first_token if t.first_token is not None else now
+        return Metrics(
+            input_tokens=self.fed(prefix) - len(self.tokens),
+            output_tokens=len(self.tokens),
+            queue_ms=1e3 * (admitted - t.submitted),
+            prefill_ms=1e3 * (first - admitted),
+            ttft_ms=1e3 * (first - t.submitted),
+            decode_ms=1e3 * (now - first),
+            cached_tokens=self.cached_tokens,
+            preemptions=self.preemptions,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request without a row, new or preempted."""
+
+    history: History
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request with a row. `base` is the position of the first token sampled in this life, `fresh` how many tokens
+    were committed in it; `pages` its whole page table, shared pages first."""
+
+    history: History
+    ref: RowRef
+    base: int
+    pages: list[int]
+    entry: PrefixEntry | None = None
+    fresh: int = 0
+    finalized: bool = False
+    preempting: bool = False
+
+    def next_position(self, refs: int) -> int:
+        """Where the next forward writes, with `refs` steps in flight."""
+        return self.base + self.fresh + refs - 1
+
+    def start(self) -> RowStart:
+        """What the row begins with on the device, at exactly the place the committed tokens lead to (I5)."""
+        walker, request = self.history.walker, self.history.request
+        return RowStart(
+            ref=self.ref,
+            state=walker.state,
+            left=walker.left,
+            left_next=walker.left_next,
+            objects_left=walker.objects_left,
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            seed=request.sampling.seed,
+            top_logprobs=request.sampling.top_logprobs,
+            host_masked=request.host_masked,
+        )
+
+    def commit(self, record: RowRecord, now: float) -> FinishReason | None:
+        """Take one sampled token. The end was judged on the device; its flags are followed, not recomputed (I6)."""
+        if record.token is not None:
+            self.history.tokens.append(record.token)
+            self.history.walker.advance(record.token.id)
+            self.fresh += 1
+            if self.history.times.first_token is None:
+                self.history.times.first_token = now
+        if record.flags & Flags.STOP:
+            return FinishReason.STOP
+        if record.flags & Flags.LENGTH:
+            return FinishReason.LENGTH
+        return None
+
+
+class Roster:
+    """All running sequences, oldest request first."""
+
+    def __init__(self) -> None:
+        self._by_ref: dict[RowRef, Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_ref)
+
+    def add(self, seq: Running) -> None:
+        """Enter a sequence that was given a row."""
+        self._by_ref[seq.ref] = seq
+
+    def remove(self, seq: Running) -> None:
+        """Strike one whose row is given back."""
+        del self._by_ref[seq.ref]
+
+    def get(self, ref: RowRef) -> Running | None:
+        """Return the sequence that holds exactly this life of the row."""
+        return self._by_ref.get(ref)
+
+    def by_age(self) -> list[Running]:
+        """Return them in the order their requests were submitted."""
+        return sorted(self._by_ref.values(), key=_order)
+
+
+def _order(seq: Running) -> int:
+    return seq.history.order
