@@ -82,7 +82,7 @@ class Admission:
         block = self._block_pages(picture) if entry is None else 0
         full = limits.prefix // limits.page_size if picture is not None else 0
         base = history.fed(limits.prefix)
-        last = base + max(history.walker.remaining() - 1, 1)
+        last = base + history.walker.remaining() - 1  # the last token is never fed
         own = self._pages_for(min(base + self._lookahead, last)) - full
         taken = self._pages.take(block + own)
         if taken is None:

@@ -111,7 +111,7 @@ class Planner:
         if position < len(seq.pages) * size:
             return ()
         last = seq.base + seq.fresh + seq.history.walker.remaining() - 1
-        wanted = -(-min(position + self.lookahead, max(last, position + 1)) // size) - len(seq.pages)
+        wanted = -(-min(position + self.lookahead, last) // size) - len(seq.pages)
         taken = self.pages.take(min(wanted, self.pages.free)) if self.pages.free else None
         if not taken:
             return None

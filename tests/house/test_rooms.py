@@ -1,0 +1,101 @@
+"""The house rules that a machine can check: who may import whom, and how long things may be."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "gapless"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# A room may import from rooms of a lower floor and from itself.
+FLOORS = {
+    "errors": 0,
+    "records": 0,
+    "config": 0,
+    "kernels": 1,
+    "constrain": 1,
+    "observe": 1,
+    "weights": 1,
+    "images": 1,
+    "models": 2,
+    "adapters": 2,
+    "device": 3,
+    "engine": 4,
+    "skills": 5,
+    "api": 6,
+    "bench": 7,
+    "serve": 8,
+    "cli": 8,
+}
+STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
+NO_TORCH = ("records.py", "errors.py", "config.py", "engine/", "constrain/", "images/", "skills/", "observe/", "cli/")
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(SOURCE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports_of(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            names += [node.module or ""]
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_no_upward_edge(path: Path) -> None:
+    room = room_of(path)
+    if room in ("__init__", "__main__"):
+        return
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] == "gapless" and len(parts) > 1 and parts[1] in FLOORS and parts[1] != room:
+            assert FLOORS[parts[1]] < FLOORS[room], f"{room} reaches up to {parts[1]} ({name})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_heavy_packages_stay_in_their_rooms(path: Path) -> None:
+    relative = path.relative_to(SOURCE).as_posix()
+    tops = {name.split(".")[0] for name in imports_of(path)}
+    if not relative.startswith("serve/") and relative != "api/remote.py":
+        assert not tops & STRANGERS, f"{relative} imports {tops & STRANGERS}"
+    if relative.startswith(NO_TORCH):
+        assert "torch" not in tops, f"{relative} imports torch"
+
+
+def test_planner_pages_and_pipeline_do_not_know_each_other() -> None:
+    ledgers = {"planner", "pages", "pipeline"}
+    for name in ledgers:
+        seen = imports_of(SOURCE / "engine" / f"{name}.py")
+        others = {f"gapless.engine.{other}" for other in ledgers - {name}}
+        assert not others & set(seen), f"engine/{name}.py imports {others & set(seen)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") < 400, f"{path} has {text.count(chr(10))} lines"
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), f"{path} does not say what it is for"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+def test_the_hub_runs_without_torch() -> None:
+    code = (
+        "import sys, gapless.engine.build, gapless.constrain.masks\n"
+        "assert not [m for m in sys.modules if m.split('.')[0] == 'torch'], 'torch was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "src")}, timeout=60)
