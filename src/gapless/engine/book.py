@@ -96,30 +96,27 @@ class Book:
 
     # -- results ----------------------------------------------------------------------------------------------------
 
-    def commit(self, record: RowRecord, now: float) -> Running | None:
-        """Take one row's record. Returns the sequence if it goes on, None if it has ended."""
+    def commit(self, record: RowRecord, now: float) -> None:
+        """Take one row's record."""
         seq = self._roster.get(record.ref)
         if seq is None:
             raise InvariantBroken(f"I9: a record arrived for {record.ref}, a life of the row that is over")
         if seq.finalized:
             self._counters.zombies += 1
-            return None
+            return
         if record.flags & Flags.MUTED:
             raise InvariantBroken(f"I6: {record.ref} is done on the device but not on the host")
         if record.flags & Flags.NONFINITE:
             self._finalize(seq, now, error=_non_finite(seq))
-            return None
+            return
         reason = seq.commit(record, now)
         if seq.entry is not None:
             seq.entry.proved = True
         self._counters.tokens += 1
         tokens = (record.token,) if record.token is not None else ()
+        self._emissions.append(Emission(seq.history.request.id, tokens))
         if reason is not None:
             self._finalize(seq, now, reason=reason)
-            self._emissions[-1] = Emission(seq.history.request.id, tokens, self._emissions[-1].finish)
-            return None
-        self._emissions.append(Emission(seq.history.request.id, tokens))
-        return seq
 
     def fail(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
         """End the requests on `rows`, and those that share a picture block the failed step was to compute (I11)."""

@@ -9,9 +9,11 @@ from gapless.constrain.masks import MaskSource
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.engine.admission import Admission
+from gapless.engine.blame import Blame
 from gapless.engine.book import Book
 from gapless.engine.loop import Loop
 from gapless.engine.mailbox import Mailbox
+from gapless.engine.masking import Masking
 from gapless.engine.pages import PagePool
 from gapless.engine.pipeline import Pipeline
 from gapless.engine.planner import Planner
@@ -19,6 +21,7 @@ from gapless.engine.prefix import PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import Roster
 from gapless.errors import InvariantBroken
+from gapless.observe.bubble import Bubble
 from gapless.observe.counters import Counters
 from gapless.records import Clock
 
@@ -45,6 +48,7 @@ class Engine:
     ) -> None:
         limits = device.limits
         self.counters = Counters()
+        self.bubble = Bubble()
         self.pages = PagePool(limits.pages, limits.page_size)
         self.prefixes = PrefixTable(self.pages)
         self.rows = RowPool(limits.rows)
@@ -53,8 +57,18 @@ class Engine:
         self.admission = Admission(limits, self.pages, self.prefixes, self.rows, self.roster, config.lookahead)
         planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
         self.book = Book(table, self.admission, self.roster, limits.prefix, self.counters)
+        clock = clock or MonotonicClock()
         self.loop = Loop(
-            device, self.pipeline, planner, self.book, masks, mailbox, clock or MonotonicClock(), self.counters
+            device=device,
+            pipeline=self.pipeline,
+            planner=planner,
+            book=self.book,
+            masking=Masking(masks, self.book),
+            blame=Blame(self.book, clock),
+            mailbox=mailbox,
+            clock=clock,
+            counters=self.counters,
+            bubble=self.bubble,
         )
 
     def audit(self) -> None:

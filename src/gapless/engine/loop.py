@@ -7,19 +7,19 @@ are the blocking engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gapless.constrain.masks import MaskSource
 from gapless.device.base import Device
+from gapless.engine.blame import Blame
 from gapless.engine.book import Book
 from gapless.engine.mailbox import Mailbox
+from gapless.engine.masking import Masking
 from gapless.engine.pipeline import Flight, Pipeline
 from gapless.engine.planner import Planner
-from gapless.errors import DeviceLost, InvariantBroken, RequestFailed
+from gapless.errors import InvariantBroken
+from gapless.observe.bubble import Bubble
 from gapless.observe.counters import Counters
-from gapless.records import Arrival, Clock, Mask, RowRef, Step, StepKind
+from gapless.records import Arrival, Clock, Step
 
 ARRIVALS_PER_TICK = 8
 
@@ -32,10 +32,12 @@ class Loop:
     pipeline: Pipeline
     planner: Planner
     book: Book
-    masks: MaskSource
+    masking: Masking
+    blame: Blame
     mailbox: Mailbox
     clock: Clock
     counters: Counters
+    bubble: Bubble
 
     def tick(self) -> bool:
         """Launch what fits, finish sampling what is ready, settle the oldest step, and again what that made ready."""
@@ -51,9 +53,12 @@ class Loop:
         moved = self._finalize_ready() or moved
         self._admit()  # after the launch: arrivals never delay the device
         moved = self._release() or moved
-        if not moved:
+        busy = self.busy
+        if not busy:
+            self.bubble.rest()
+        elif not moved:
             self._sleep()
-        return self.busy
+        return busy
 
     @property
     def busy(self) -> bool:
@@ -63,66 +68,54 @@ class Loop:
     def _launch(self, step: Step) -> None:
         for flight in self.pipeline.flights:  # this forward overwrites the logits of rows not yet sampled
             self._park(flight)
-        with self._blame(step.rows):
+        with self.blame.on(step.rows):
             self.device.launch(step)
-            self._count_launch(step)
+            self.counters.launched(step.kind, overlaps=not self.pipeline.empty)
             self.pipeline.launch(step)
             for prefill in step.prefills:
-                self._request_mask(prefill.start.ref)
+                self.masking.request(prefill.start.ref)
 
     def _park(self, flight: Flight) -> None:
         if flight.waiting:
             lanes = self.pipeline.park(flight)
             self.counters.parked += len(lanes)
-            with self._blame(lanes):
+            with self.blame.on(lanes):
                 self.device.park(flight.step, lanes)
 
     def _finalize_ready(self) -> bool:
         """Sample each row whose mask is ready (I7), in place or from its lane. Returns whether there was one."""
-        before = len(self.pipeline.parked), sum(len(f.waiting) for f in self.pipeline.flights)
+        sampled = 0
         for flight in self.pipeline.flights:
-            if masks := self._ready(flight.waiting):
-                with self._blame(masks, closing=not any(m is not None for m in masks.values())):
+            if masks := self.masking.ready(flight.waiting):
+                with self.blame.on(masks, closing=all(m is None for m in masks.values())):
                     self.device.finalize(flight.step, masks)
-                    self.pipeline.sampled(flight, list(masks))
+                    sampled += self.pipeline.sampled(flight, list(masks))
         for parked in self.pipeline.parked:
-            if masks := self._ready([parked.ref]):
+            if masks := self.masking.ready([parked.ref]):
                 small = self.planner.parked_step(parked.ref, parked.lane)
-                with self._blame(masks, closing=masks[parked.ref] is None):
+                with self.blame.on(masks, closing=masks[parked.ref] is None):
                     self.device.finalize(small, masks)
-                    self.pipeline.unpark(parked, small)
-        return before != (len(self.pipeline.parked), sum(len(f.waiting) for f in self.pipeline.flights))
-
-    def _ready(self, refs: Iterable[RowRef]) -> dict[RowRef, Mask | None]:
-        masks: dict[RowRef, Mask | None] = {}
-        for ref in refs:
-            mask = None if (over := self.book.finalized(ref)) else self.masks.take(ref)
-            if over or mask is not None:
-                masks[ref] = mask
-        return masks
+                    sampled += self.pipeline.unpark(parked, small)
+        return sampled > 0
 
     def _settle(self) -> None:
         """Wait for the oldest step and commit it (I2)."""
         flight = self.pipeline.oldest()
         self._park(flight)
         rows = tuple(flight.sampled)
-        with self._blame(rows):
+        with self.blame.on(rows):
             if rows:
                 self._commit(flight.step, self.device.wait(flight.step, rows))
         self.pipeline.retire(flight)
 
     def _commit(self, step: Step, arrival: Arrival) -> None:
-        self._count_commit(step)
+        self.counters.committed(step.kind, self.pipeline.kinds())
+        self.bubble.note(step.kind, arrival)
         now = self.clock.now()
         for record in arrival.records:
-            with self._blame([record.ref]):
-                if self.book.commit(record, now):
-                    self._request_mask(record.ref)
-
-    def _request_mask(self, ref: RowRef) -> None:
-        walker = self.book.host_walker(ref)
-        if walker is not None:
-            self.masks.request(ref, walker)
+            with self.blame.on([record.ref]):
+                self.book.commit(record, now)
+                self.masking.request(record.ref)
 
     def _admit(self) -> None:
         """Take arrivals, cancellations and deadlines."""
@@ -132,7 +125,7 @@ class Loop:
         """Give back what sequences at zero refs hold: finalize early, release late (I5)."""
         over = self.book.releasable(self.pipeline)
         for seq in over:
-            self.masks.forget(seq.ref)
+            self.masking.forget(seq.ref)
             self.device.release(self.book.release(seq))
         return bool(over)
 
@@ -142,30 +135,3 @@ class Loop:
             self.mailbox.sleep(self.book.until_deadline(self.clock.now()))
         elif not self.book.idle and self.mailbox.empty:
             raise InvariantBroken("no step is in flight and none can be launched, but requests wait")
-
-    @contextmanager
-    def _blame(self, rows: Iterable[RowRef], closing: bool = False) -> Iterator[None]:
-        """An exception in here ends the requests on `rows` and no others (I11), unless the engine itself is lost.
-
-        `closing`: these rows have ended already and must only leave; if even that fails the device is lost.
-        """
-        try:
-            yield
-        except (DeviceLost, InvariantBroken):
-            raise
-        except Exception as error:
-            if closing:
-                raise DeviceLost(f"rows that had ended could not be closed: {error}") from error
-            failure = RequestFailed(f"a device step with this request failed: {error}")
-            failure.__cause__ = error
-            self.book.fail(tuple(rows), failure, self.clock.now())
-
-    def _count_launch(self, step: Step) -> None:
-        self.counters.overlapped += not self.pipeline.empty
-        self.counters.prefill_steps += step.kind is StepKind.PREFILL
-        self.counters.decode_steps += step.kind is StepKind.DECODE
-
-    def _count_commit(self, step: Step) -> None:
-        prefill, decode = self.pipeline.holds(StepKind.PREFILL), self.pipeline.holds(StepKind.DECODE)
-        self.counters.decode_committed_during_prefill += step.kind is StepKind.DECODE and prefill
-        self.counters.prefill_committed_during_decode += step.kind is StepKind.PREFILL and decode

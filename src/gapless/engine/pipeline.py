@@ -68,9 +68,9 @@ class Pipeline:
         """Whether a launched forward of this row still waits for its host mask."""
         return ref in self._parked or any(ref in f.waiting for f in self._flights)
 
-    def holds(self, kind: StepKind) -> bool:
-        """Whether a step of that kind is uncommitted."""
-        return any(f.step.kind is kind for f in self._flights)
+    def kinds(self) -> set[StepKind]:
+        """The kinds of steps that are uncommitted."""
+        return {f.step.kind for f in self._flights}
 
     def launch(self, step: Step) -> Flight:
         """Enter a step that was launched; every row on it gains a ref."""
@@ -92,11 +92,12 @@ class Pipeline:
             raise InvariantBroken(f"I3: {ref} rides on {count} steps at depth {self.depth}")
         self._refs[ref] = count
 
-    def sampled(self, flight: Flight, refs: list[RowRef]) -> None:
-        """Rows that waited for a mask now have a token, or were closed."""
+    def sampled(self, flight: Flight, refs: list[RowRef]) -> int:
+        """Rows that waited for a mask now have a token, or were closed. Returns how many."""
         for ref in refs:
             flight.waiting.remove(ref)
             flight.sampled.append(ref)
+        return len(refs)
 
     def park(self, flight: Flight) -> dict[RowRef, int]:
         """Move the waiting rows of a flight, and their refs, to lanes (the lanes are returned)."""
@@ -107,10 +108,11 @@ class Pipeline:
         flight.waiting.clear()
         return lanes
 
-    def unpark(self, parked: Parked, step: Step) -> None:
-        """A parked row was sampled: from now on it is a small step of its own, last in the commit order."""
+    def unpark(self, parked: Parked, step: Step) -> int:
+        """A parked row was sampled: from now on it is a small step of its own, last in the commit order. Returns 1."""
         del self._parked[parked.ref]
         self._flights.append(Flight(step, sampled=[parked.ref]))
+        return 1
 
     def must_settle(self, launched: Step | None) -> bool:
         """Whether the oldest step has to be committed now: no slot is left, or there was nothing to launch and the

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gapless.records import StepKind
+
 
 @dataclass(slots=True)
 class Counters:
@@ -18,8 +20,18 @@ class Counters:
     parked: int = 0
     tokens: int = 0
     recomputed_tokens: int = 0
-    shared_prefixes: int = 0
     finished: int = 0
     failed: int = 0
     decode_committed_during_prefill: int = 0
     prefill_committed_during_decode: int = 0
+
+    def launched(self, kind: StepKind, overlaps: bool) -> None:
+        """Count a launch; `overlaps`: another step was in flight."""
+        self.prefill_steps += kind is StepKind.PREFILL
+        self.decode_steps += kind is StepKind.DECODE
+        self.overlapped += overlaps
+
+    def committed(self, kind: StepKind, in_flight: set[StepKind]) -> None:
+        """Count a commit beside the kinds of steps that are in flight with it."""
+        self.decode_committed_during_prefill += kind is StepKind.DECODE and StepKind.PREFILL in in_flight
+        self.prefill_committed_during_decode += kind is StepKind.PREFILL and StepKind.DECODE in in_flight

@@ -1,0 +1,35 @@
+"""Whose fault an exception is: the requests on a failed step, or the engine as a whole (I11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from gapless.engine.book import Book
+from gapless.errors import DeviceLost, InvariantBroken, RequestFailed
+from gapless.records import Clock, RowRef
+
+
+class Blame:
+    """Turns an exception of one step into the failure of the requests on it."""
+
+    def __init__(self, book: Book, clock: Clock) -> None:
+        self._book = book
+        self._clock = clock
+
+    @contextmanager
+    def on(self, rows: Iterable[RowRef], closing: bool = False) -> Iterator[None]:
+        """An exception in here ends the requests on `rows` and no others, unless the engine itself is lost.
+
+        `closing`: these rows have ended already and must only leave; if even that fails the device is lost.
+        """
+        try:
+            yield
+        except (DeviceLost, InvariantBroken):
+            raise
+        except Exception as error:
+            if closing:
+                raise DeviceLost(f"rows that had ended could not be closed: {error}") from error
+            failure = RequestFailed(f"a device step with this request failed: {error}")
+            failure.__cause__ = error
+            self._book.fail(tuple(rows), failure, self._clock.now())
