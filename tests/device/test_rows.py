@@ -1,0 +1,127 @@
+"""The row store: what begins, grows, advances and ends, and that the padding row never does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gapless.device.rows import Count, Real, RowStore, pack_changes
+from gapless.errors import InvariantBroken
+from gapless.records import PageGrant, Prefill, RowRef, RowStart, Step, StepKind
+
+CPU = torch.device("cpu")
+
+
+def start(row: int, epoch: int = 1) -> RowStart:
+    return RowStart(
+        RowRef(row, epoch),
+        state=3,
+        left=9,
+        left_next=8,
+        objects_left=2,
+        temperature=0.7,
+        top_p=0.9,
+        seed=2**64 - 5,
+        top_logprobs=4,
+        host_masked=False,
+    )
+
+
+def prefill(row: int, epoch: int = 1, pages=(4, 7), position: int = 3, ids=(1, 2)) -> Prefill:
+    return Prefill(start(row, epoch), ids, ((),) * len(ids), position, pages)
+
+
+def step(prefills=(), grants=()) -> Step:
+    kind = StepKind.PREFILL if prefills else StepKind.DECODE
+    return Step(1, kind, tuple(p.start.ref for p in prefills), 0, prefills=tuple(prefills), grants=tuple(grants))
+
+
+def rows(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers)
+
+
+def test_a_start_sets_everything_and_grants_extend_the_table():
+    store = RowStore(4, 6, CPU)
+    store.apply(pack_changes(step([prefill(2)]), 6))
+    store.apply(pack_changes(step(grants=[PageGrant(2, 2, (9, 5)), PageGrant(1, 0, (8,))]), 6))
+    assert store.pages.tolist() == [[0] * 6, [8, 0, 0, 0, 0, 0], [4, 7, 9, 5, 0, 0], [0] * 6]
+    assert store.counts[2].tolist() == [-1, 4, 3, 9, 8, 2, -5, 4, 0, 0, 1]
+    assert store.reals[2].tolist() == [-1, -1, 0.7, 0.9]
+
+
+def test_changes_own_their_memory():
+    one = step([prefill(1)])
+    changes = pack_changes(one, 4)
+    store = RowStore(3, 4, CPU)
+    store.apply(changes)
+    changes.counts[:], changes.tables[:], changes.reals[:] = 77, 77, 77
+    assert store.pages[1].tolist() == [4, 7, 0, 0]
+    assert 77 not in store.counts[1].tolist() + store.reals[1].tolist()
+
+
+def test_a_table_that_would_overflow_is_refused():
+    with pytest.raises(InvariantBroken, match="row 1 is granted 3 pages"):
+        pack_changes(step([prefill(1, pages=(1, 2, 3))]), 2)
+    with pytest.raises(InvariantBroken, match="row 1 is granted 4 pages"):
+        pack_changes(step(grants=[PageGrant(1, 2, (5, 6))]), 3)
+
+
+def test_done_rows_are_fed_length_one_on_the_scrap_page():
+    store = RowStore(4, 3, CPU)
+    store.apply(pack_changes(step([prefill(1), prefill(2)]), 3))
+    store.counts[1:3, Count.TOKEN] = rows(11, 12)
+    store.reals[1:3, Real.VALUE_0] = 0.25
+    store.end(rows(1, 2), torch.tensor([False, True]))
+    feed = store.feed(rows(1, 2, 0, 0))
+    assert feed.ids.tolist() == [11, 0, 0, 0]
+    assert feed.positions.tolist() == [4, 0, 0, 0]
+    assert feed.tables.tolist() == [[4, 7, 0], [0] * 3, [0] * 3, [0] * 3]
+    assert feed.values.tolist() == [[0.25, -1], [-1, -1], [-1, -1], [-1, -1]]
+    assert feed.values.dtype == torch.float32
+
+
+def test_rows_advance_where_they_move_and_nowhere_else():
+    store = RowStore(4, 2, CPU)
+    store.apply(pack_changes(step([prefill(1), prefill(3)]), 2))
+    before = store.counts.clone(), store.reals.clone()
+    batch = rows(3, 1, 0, 0)
+    new = {Count.TOKEN: rows(21, 22, 23, 24), Count.LEFT: rows(1, 2, 3, 4)}
+    values = torch.full((4, 2), 0.5, dtype=torch.float64)
+    store.advance(batch, torch.tensor([True, False, False, False]), new, values)
+    assert (int(store.counts[3, Count.TOKEN]), int(store.counts[3, Count.LEFT])) == (21, 1)
+    assert int(store.counts[3, Count.POSITION]) == 5
+    assert store.reals[3].tolist() == [0.5, 0.5, 0.7, 0.9]
+    others = rows(0, 1, 2)
+    assert torch.equal(store.counts[others], before[0][others])
+    assert torch.equal(store.reals[others], before[1][others])
+
+
+def test_handed_over_tokens_are_poisoned_but_not_the_padding_row():
+    store = RowStore(3, 2, CPU)
+    store.apply(pack_changes(step([prefill(1)]), 2))
+    store.counts[1, Count.TOKEN] = 6
+    store.hand_over(rows(1, 0, 0))
+    assert store.counts[:, Count.TOKEN].tolist() == [0, -1, 0]
+
+
+def test_forget_and_finish_touch_only_the_life_that_was_meant():
+    store = RowStore(3, 2, CPU)
+    store.apply(pack_changes(step([prefill(1, epoch=5), prefill(2, epoch=6)]), 2))
+    store.forget(RowRef(1, 4))
+    store.finish([RowRef(2, 5)])
+    assert store.counts[:, Count.DONE].tolist() == [1, 0, 0]
+    assert store.pages[1].tolist() == [4, 7]
+    store.forget(RowRef(1, 5))
+    store.finish([RowRef(2, 6)])
+    assert store.counts[:, Count.DONE].tolist() == [1, 1, 1]
+    assert store.pages.tolist() == [[0, 0], [0, 0], [4, 7]]
+
+
+def test_an_empty_step_changes_nothing():
+    store = RowStore(3, 2, CPU)
+    counts = store.counts.clone()
+    changes = pack_changes(step(), 2)
+    store.apply(changes)
+    assert changes.grants.shape == (0, 3)
+    assert np.array_equal(store.counts.numpy(), counts.numpy())
