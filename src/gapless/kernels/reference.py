@@ -1,0 +1,202 @@
+"""Plain-torch kernels: the CPU path, and the truth that every other set of kernels is tested against.
+
+In: activations, weights, and the paged KV cache of one layer. Out: activations of the same dtype; sums, softmax and
+rotations run in float32. Nothing here knows a layer, a sequence or a step.
+
+Exactness (float32): what a kernel computes for one row depends on that row alone, bit for bit. Three things secure it:
+
+- a GEMM rounds differently with another number of rows, so callers give `linear` a fixed number (`by_rows`);
+- attention runs over key blocks of one fixed size, combined in order, so a longer neighbour or a wider page table only
+  appends blocks that add exact zeros;
+- only elementwise functions that give one value whatever its place in the tensor are used. torch's fused GELU is not
+  among them (its vector body and its scalar tail differ by an ulp), hence the composed one.
+
+Bitwise repeatability also needs a constant torch thread count: BLAS splits its work by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ROWS = 16
+"""Rows of every GEMM over tokens; shorter runs are padded with zero rows."""
+
+KEY_BLOCK = 64
+"""Keys per attention block. Page sizes divide it or are multiples of it."""
+
+LN_EPS = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Where T tokens write and what they see; computed once per forward, shared by all layers.
+
+    `cell`: (page, offset) of each token's own position, int64 [T]; `column` int64 [T]: that page's place in the table.
+    `gather` int64 [T * H * n]: rows of a cache viewed as [pages * H, page_size * D]; n pages make a whole number of key
+    blocks, and pages after the token's own are the cache's zero page. `hidden` bool [T, n * page_size]: keys after the
+    token's own position. `room`: where `attend` gathers keys and values, so that the layers share two buffers.
+    """
+
+    cell: tuple[Tensor, Tensor]
+    column: Tensor
+    gather: Tensor
+    hidden: Tensor
+    room: tuple[Tensor, Tensor]
+
+
+def by_rows(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a row-wise `f` to x [T, ...] in chunks of exactly `ROWS` rows, padding the last one with zeros."""
+    chunks = [pad_rows(chunk) for chunk in torch.split(x, ROWS)]
+    return torch.cat([f(chunk) for chunk in chunks])[: x.shape[0]]
+
+
+def pad_rows(x: Tensor) -> Tensor:
+    """Append zero rows to x [T <= ROWS, ...] so that it has `ROWS`; always a tensor of its own memory alignment."""
+    padded = x.new_zeros((ROWS, *x.shape[1:]))
+    padded[: x.shape[0]] = x
+    return padded
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """LayerNorm over the last dimension, eps 1e-5. x [..., D] -> [..., D]."""
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, LN_EPS)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x [..., in] @ weight [out, in]^T + bias [out] -> [..., out]."""
+    return F.linear(x, weight, bias)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), in float32, cast back. Any shape."""
+    z = x.float()
+    inner = z * z
+    inner.mul_(0.044715).add_(1.0).mul_(z).mul_(math.sqrt(2.0 / math.pi))
+    return inner.tanh_().add_(1.0).mul_(z).mul_(0.5).to(x.dtype)
+
+
+def rope_tables(length: int, dims: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines float32 [length, dims / 2] for `dims` rotated dimensions: angle = pos * theta^(-2i/dims)."""
+    frequency = 1.0 / (theta ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims))
+    angle = torch.outer(torch.arange(length, dtype=torch.float32), frequency)
+    return angle.cos().to(device), angle.sin().to(device)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first 2r of D dimensions of x [T, H, D] by cos, sin float32 [T, r]; pairs are (i, i + r)."""
+    r = cos.shape[-1]
+    z = x.float()
+    a, b, rest = z[..., :r], z[..., r : 2 * r], z[..., 2 * r :]
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((a * cos - b * sin, a * sin + b * cos, rest), dim=-1).to(x.dtype)
+
+
+def paging(positions: Tensor, tables: Tensor, keys: Tensor) -> Paging:
+    """Work out cells and visible keys for tokens at `positions` int64 [T] with page tables int64 [T, n].
+
+    `keys` is any layer's cache [pages + 1, H, page_size, D]; its last page is zero and belongs to nobody. Reads the
+    longest position on the host: free on a CPU; a kernel set for a GPU must not do that.
+    """
+    pages, heads, page_size, d = keys.shape
+    count = _whole_blocks(int(positions.max()) + 1, page_size)
+    column = positions // page_size
+    columns = torch.arange(count // page_size, device=tables.device)
+    seen = tables[:, columns.clamp(max=tables.shape[1] - 1)].masked_fill(columns > column[:, None], pages - 1)
+    gather = seen[:, None, :] * heads + torch.arange(heads, device=tables.device)[None, :, None]
+    return Paging(
+        cell=(tables.gather(1, column[:, None])[:, 0], positions % page_size),
+        column=column,
+        gather=gather.flatten(),
+        hidden=torch.arange(count, device=positions.device) > positions[:, None],
+        room=(keys.new_empty(gather.numel(), page_size * d), keys.new_empty(gather.numel(), page_size * d)),
+    )
+
+
+def _whole_blocks(keys: int, page_size: int) -> int:
+    """Round a number of keys up to whole key blocks and whole pages."""
+    unit = math.lcm(KEY_BLOCK, page_size)
+    return -(-keys // unit) * unit
+
+
+def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> None:
+    """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [T]."""
+    page, offset = cell
+    keys[page, :, offset] = k
+    values[page, :, offset] = v
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, at: Paging) -> Tensor:
+    """Paged attention: q [T, H, D] over a layer's keys, values [pages + 1, H, page_size, D] -> [T, H, D].
+
+    Each token sees positions 0..its own of its table. Everything else is selected away, never multiplied by zero:
+    freed pages may hold NaN. Scale 1/sqrt(D), softmax in float32.
+    """
+    t, h, d = q.shape
+    blocks = at.hidden.shape[1] // KEY_BLOCK
+    k = _gather(keys, at.gather, at.room[0]).view(-1, KEY_BLOCK, d)
+    scaled = (q.float() * (1.0 / math.sqrt(d)))[:, :, None].expand(t, h, blocks, d)
+    scores = torch.bmm(scaled.reshape(-1, 1, d), k.transpose(1, 2)).view(t, h, -1)
+    scores.masked_fill_(at.hidden[:, None], -math.inf)
+    weights = scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
+    v = _gather(values, at.gather, at.room[1]).view(t, h, -1, keys.shape[2], d)
+    _clear_tails(v, at)
+    partial = torch.bmm(weights.view(-1, 1, KEY_BLOCK), v.view(-1, KEY_BLOCK, d)).view(t, h, blocks, d)
+    total = weights.view(t, h, blocks, KEY_BLOCK).sum(dim=-1)
+    out = reduce(torch.add, partial.unbind(2)) / reduce(torch.add, total.unbind(2))[..., None]
+    return out.to(q.dtype)
+
+
+def _gather(cache: Tensor, rows: Tensor, room: Tensor) -> Tensor:
+    """Copy the keys or values that T tokens reach, float32 [T * H * n, page_size * D]."""
+    return torch.index_select(cache.view(-1, room.shape[1]), 0, rows, out=room).float()
+
+
+def _clear_tails(v: Tensor, at: Paging) -> None:
+    """Zero what follows each token's own position in the page it stands in. v [T, H, n, page_size, D], in place."""
+    rows = torch.arange(v.shape[0], device=v.device)
+    after = torch.arange(v.shape[3], device=v.device) > at.cell[1][:, None]
+    v[rows, :, at.column] = v[rows, :, at.column].masked_fill(after[:, None, :, None], 0.0)
+
+
+def attend_block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Bidirectional attention inside blocks: q, k, v [N, T, H, D] -> [N, T, H, D]; the N blocks do not see each other.
+
+    Scale 1/sqrt(D).
+    """
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+
+def adaptive_average(x: Tensor, side: int) -> Tensor:
+    """Average x [R, C, D] to [side, side, D]: cell r takes rows floor(r R / side) .. ceil((r + 1) R / side), exclusive.
+
+    Sums in float32; the result is rounded to x's dtype once.
+    """
+    pooled = F.adaptive_avg_pool2d(x.float().permute(2, 0, 1), (side, side))
+    return pooled.permute(1, 2, 0).to(x.dtype)
+
+
+def fourier_features(values: Tensor, frequencies: Tensor) -> Tensor:
+    """Cosines, then sines, of (2 pi values) @ frequencies. values [T, d], frequencies [d, n] -> [T, 2n].
+
+    Every step is rounded to the frequencies' dtype: they are large, and a wider phase is a different embedding.
+    """
+    phase = (values.to(frequencies.dtype) * (2.0 * math.pi)) @ frequencies
+    return torch.cat((phase.cos(), phase.sin()), dim=-1)
+
+
+def coord_of_bin(bins: Tensor, count: int) -> Tensor:
+    """Coordinate bins int64 [...] of `count` -> float32 values bin / count."""
+    return bins.float() / count
+
+
+def size_of_bin(bins: Tensor, count: int) -> Tensor:
+    """Size bins int64 [...] of `count` -> float32 values 2^(10 bin / (count - 1) - 10), so 1/1024 .. 1."""
+    return torch.exp2(bins.double() / (count - 1) * 10.0 - 10.0).float()

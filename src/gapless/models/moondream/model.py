@@ -1,0 +1,83 @@
+"""A Moondream 2 model: the tower, the decoder and the region module behind the `Model` protocol.
+
+Every method that works on tokens does so in chunks of a fixed number of rows (see `kernels.reference`), so in float32 a
+row's result is the same bits alone or among others, decoded or prefilled again, as long as torch's thread count stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gapless.kernels import reference as kernels
+from gapless.models.base import KVCache
+from gapless.models.moondream.cache import PagedKV
+from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.region import Region
+from gapless.models.moondream.text import TextDecoder
+from gapless.models.moondream.vision import VisionTower
+
+
+class Moondream:
+    """Weights and functions; see `models.base.Model` for the contract."""
+
+    def __init__(self, config: MoondreamConfig, tensors: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self.vision = VisionTower(config.vision, tensors)
+        self.text = TextDecoder(config.text, tensors)
+        self.region = Region(tensors)
+        self.vocab = config.text.vocab_size
+        self.prefix = config.text.prefix_attn
+        self.max_context = config.text.max_context
+        self.device = self.text.wte.device
+        self.dtype = self.text.wte.dtype
+
+    def new_cache(self, pages: int, page_size: int) -> PagedKV:
+        """Allocate the paged cache for page numbers 0..pages-1."""
+        return PagedKV(self.config.text, pages, page_size, self.dtype, self.device)
+
+    def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """Uint8 [1 + rows * columns, side, side, 3] -> [prefix - 1, dim]."""
+        return self.vision(crops.to(self.device), tiling)
+
+    def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
+        """Compute BOS + picture [prefix - 1, dim] as one block into `pages` int64 [n]."""
+        bos = self.text.wte[self.config.tokenizer.bos_id]
+        self.text.prefill_block(torch.cat((bos[None], picture)), _own(cache), pages)
+
+    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token."""
+        tokenizer = self.config.tokenizer
+        given = values[:, :1] >= 0
+        coords = kernels.by_rows(self.region.coord_embedding, values[:, :1])
+        sizes = kernels.by_rows(self.region.size_embedding, values)
+        x = torch.where(given & (ids == tokenizer.coord_id)[:, None], coords, self.text.wte[ids])
+        return torch.where(given & (ids == tokenizer.size_id)[:, None], sizes, x)
+
+    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
+        """x [T, dim], positions int64 [T], tables int64 [T, n] -> hidden [T, dim], before the final norm.
+
+        Tokens of one sequence come in ascending position.
+        """
+        return self.text.forward(x, positions, tables, _own(cache))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[T, dim] -> float32 [T, vocab]."""
+        return kernels.by_rows(self.text.logits, hidden)
+
+    def coord_value(self, hidden: Tensor) -> Tensor:
+        """[T, dim] -> float32 [T], the decoded coordinate in 0..1."""
+        return kernels.by_rows(self.region.coord_value, hidden)
+
+    def size_value(self, hidden: Tensor) -> Tensor:
+        """[T, dim] -> float32 [T, 2], decoded (width, height) in 0..1."""
+        return kernels.by_rows(self.region.size_value, hidden)
+
+
+def _own(cache: KVCache) -> PagedKV:
+    """The cache as what `new_cache` made it."""
+    if not isinstance(cache, PagedKV):
+        raise TypeError(f"a Moondream model reads the cache its own new_cache makes, not a {type(cache).__name__}")
+    return cache

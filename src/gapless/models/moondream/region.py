@@ -1,0 +1,44 @@
+"""The region module: values to embeddings, hidden states to values.
+
+A coordinate or a size is a token whose embedding comes from its value, never from the word table; what is fed back is
+the decoded value, not its bin. Features follow the order of roundings of the parameter dtype. Values are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from gapless.kernels import reference as kernels
+from gapless.models.moondream.layers import Linear, Mlp
+
+
+class Region:
+    """The four heads with their weights."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.coord_features = tensors["region.coord_features"]
+        self.size_features = tensors["region.size_features"]
+        self.coord_encoder = Linear.take(tensors, "region.coord_encoder")
+        self.size_encoder = Linear.take(tensors, "region.size_encoder")
+        self.coord_decoder = Mlp.take(tensors, "region.coord_decoder")
+        self.size_decoder = Mlp.take(tensors, "region.size_decoder")
+
+    def coord_embedding(self, values: Tensor) -> Tensor:
+        """Float32 [T, 1] -> [T, dim]."""
+        return self.coord_encoder(kernels.fourier_features(values, self.coord_features))
+
+    def size_embedding(self, values: Tensor) -> Tensor:
+        """Float32 [T, 2], (width, height) -> [T, dim]."""
+        return self.size_encoder(kernels.fourier_features(values, self.size_features))
+
+    def coord_value(self, hidden: Tensor) -> Tensor:
+        """[T, dim], before the final norm -> float32 [T]: the likeliest bin's coordinate."""
+        scores = self.coord_decoder(hidden)
+        return kernels.coord_of_bin(scores.argmax(dim=-1), scores.shape[-1])
+
+    def size_value(self, hidden: Tensor) -> Tensor:
+        """[T, dim], before the final norm -> float32 [T, 2]: the likeliest (width, height)."""
+        scores = self.size_decoder(hidden).view(hidden.shape[0], 2, -1)
+        return kernels.size_of_bin(scores.argmax(dim=-1), scores.shape[-1])
