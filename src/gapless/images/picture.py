@@ -1,0 +1,35 @@
+"""A picture source made ready for the vision tower.
+
+In: a path, bytes, a Pillow image or a numpy array, and the model's crop settings. Out: `records.Picture`.
+Invariant: the digest covers all that decides the crops, so equal digests mean equal crops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import astuple
+
+import numpy as np
+
+from gapless.config import ImageLimits
+from gapless.images.crops import CropSpec, cut
+from gapless.images.decode import RGB, PictureSource, load_picture
+from gapless.records import Picture
+
+DEFAULT_LIMITS = ImageLimits()
+
+
+def prepare(source: PictureSource, spec: CropSpec, limits: ImageLimits = DEFAULT_LIMITS) -> Picture:
+    """Decode, turn upright, cut. Raises `InvalidImage` when the source cannot be read or exceeds `limits`."""
+    rgb = load_picture(source, limits)
+    crops, tiling = cut(rgb, spec)
+    height, width = rgb.shape[:2]
+    return Picture(digest=digest(rgb, spec), crops=crops, tiling=tiling, width=width, height=height)
+
+
+def digest(rgb: RGB, spec: CropSpec) -> str:
+    """SHA-256 (hex) over the crop settings, the shape and the upright RGB pixels uint8 [H, W, 3]."""
+    header = f"{astuple(spec)} {rgb.shape}\n".encode()
+    state = hashlib.sha256(header)
+    state.update(np.ascontiguousarray(rgb).data)
+    return state.hexdigest()
