@@ -1,0 +1,181 @@
+"""What all skills share: their surroundings, what they ask of the engine, and how answers are read.
+
+In: a user's arguments. Out: `Ask`: a prompt, a program, how to sample, and the reader of the tokens to come.
+Building an `Ask` checks everything that can be checked without the engine; what passes here fits in the context.
+Nothing here knows how a request is run.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill
+from gapless.models.moondream.templates import Templates, Wrap
+from gapless.records import Picture, Prompt, Sampling, Token
+from gapless.skills.settings import Settings, fresh_seed
+from gapless.skills.tokenizer import Tokenizer
+
+Piece = str | dict[str, Any]
+"""What a stream yields: text, or for segment a dict with one of the keys bbox, chunk, completed."""
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SkillContext:
+    """The model as the skills see it. `prefix`: positions of BOS + picture block; `name`: for error messages."""
+
+    templates: Templates
+    tokenizer: Tokenizer
+    prefix: int
+    max_context: int
+    name: str
+
+
+class Reader(Protocol):
+    """Turns one request's committed tokens into its answer. One per request, not to be shared."""
+
+    def feed(self, tokens: Sequence[Token]) -> tuple[Piece, ...]:
+        """Take tokens in order; return what a stream may show now."""
+        ...
+
+    def finish(self) -> tuple[Piece, ...]:
+        """Say that no token follows; return what a stream has left to show. To be called once."""
+        ...
+
+    def result(self) -> dict[str, Any]:
+        """The whole answer, of plain JSON types. Complete after `finish`; never raises, whatever was fed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question, checked. `timeout` in seconds, None for none."""
+
+    prompt: Prompt
+    program: str
+    sampling: Sampling
+    reader: Reader
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Prompt ids with the value each stands for: () for text, (c,) for a coordinate, (w, h) for a size."""
+
+    ids: tuple[int, ...]
+    values: tuple[Values, ...]
+
+    @classmethod
+    def text(cls, ids: Iterable[int]) -> Body:
+        """Ids without values."""
+        ids = tuple(ids)
+        return cls(ids, ((),) * len(ids))
+
+    def __add__(self, other: Body) -> Body:
+        return Body(self.ids + other.ids, self.values + other.values)
+
+
+NOTHING = Body((), ())
+
+
+def supported(context: SkillContext, skill: str, wrap: Wrap | None) -> Wrap:
+    """The skill's template. Raises `UnsupportedSkill` naming the skill and the model."""
+    if wrap is None:
+        raise UnsupportedSkill(f"the model {context.name} has no skill {skill!r}; use another model or skill")
+    return wrap
+
+
+def pictured(picture: Picture | None, skill: str) -> Picture:
+    """The picture. Raises `InvalidRequest` without one."""
+    if picture is None:
+        raise InvalidRequest(f"{skill} needs a picture; pass an image", param="image")
+    return picture
+
+
+def user_text(value: object, param: str) -> str:
+    """A user's question or object name without the white space around it. Raises `InvalidRequest`."""
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise InvalidRequest(f"{param} must be one string, not {reprlib.repr(value)} ({kind})", param=param)
+    text = value.strip()
+    if not text:
+        raise InvalidRequest(f"{param} is empty; say what you want to know", param=param)
+    return text
+
+
+def wrapped(context: SkillContext, wrap: Wrap, text: str, refs: Body, param: str) -> Body:
+    """Template prefix, spatial references, text, template suffix."""
+    text = " " + text if wrap.space else text
+    fewest = context.tokenizer.fewest(text)
+    if fewest > context.max_context:
+        raise PromptTooLong(
+            f"{param} takes at least {fewest} tokens, and the model's whole context is {context.max_context}; "
+            "shorten it",
+            param=param,
+        )
+    ids = context.tokenizer.encode(text, param=param)
+    return Body.text(wrap.prefix) + refs + Body.text((*ids, *wrap.suffix))
+
+
+def to_prompt(context: SkillContext, picture: Picture | None, body: Body) -> Prompt:
+    """BOS belongs to the picture's block; without a picture it leads the ids."""
+    if picture is None:
+        body = Body.text((context.templates.ids.bos,)) + body
+    return Prompt(body.ids, body.values, picture)
+
+
+def text_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *, phases: int = 1) -> Sampling:
+    """Sampling of free text: the revision's defaults where nothing is set, a fresh seed unless one is given.
+
+    `phases` 2: a reasoning and an answer of `max_tokens` each, and the answer id between them.
+    """
+    defaults = context.templates.defaults
+    temperature = defaults.temperature if settings.temperature is None else settings.temperature
+    seed = settings.seed if settings.seed is not None else fresh_seed() if temperature > 0 else 0
+    return Sampling(
+        temperature=temperature,
+        top_p=defaults.top_p if settings.top_p is None else settings.top_p,
+        max_tokens=_token_limit(context, prompt, settings.max_tokens, defaults.max_tokens, phases),
+        max_objects=settings.max_objects or defaults.max_objects,
+        seed=seed,
+    )
+
+
+def greedy_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *, stride: int = 0) -> Sampling:
+    """Sampling of spatial skills: always argmax, as in the reference; temperature, top_p and seed change nothing.
+
+    `stride`: tokens per object, 0 when objects are not counted. Without `max_tokens` it is `max_objects` that ends
+    a list, or the context, whichever is reached first.
+    """
+    defaults = context.templates.defaults
+    objects = settings.max_objects or defaults.max_objects
+    asked = settings.max_tokens
+    if stride and asked is not None:
+        asked = min(asked, stride * objects)
+    wanted = stride * objects if stride else defaults.max_tokens
+    limit = _token_limit(context, prompt, asked, wanted, phases=1)
+    return Sampling(temperature=0.0, top_p=1.0, max_tokens=limit, max_objects=objects, seed=0)
+
+
+def _token_limit(context: SkillContext, prompt: Prompt, asked: int | None, default: int, phases: int) -> int:
+    """`max_tokens` that fits behind the prompt: an asked one as it is or an error, a default cut to what fits."""
+    used = len(prompt.ids) + (context.prefix if prompt.picture is not None else 0)
+    room = (context.max_context - used - (phases - 1)) // phases
+    if room < 1:
+        least = 2 * phases - 1
+        excess = used + least - context.max_context
+        raise PromptTooLong(
+            f"the prompt takes {used} tokens and the answer at least {least}, {used + least} in all, but the model's "
+            f"context is {context.max_context}; shorten the prompt by {excess} tokens"
+        )
+    if asked is not None and asked > room:
+        raise PromptTooLong(
+            f"max_tokens is {asked}, but behind a prompt of {used} tokens at most {room} fit in the model's context "
+            f"of {context.max_context}{' (reasoning and answer each take max_tokens)' if phases > 1 else ''}; "
+            "lower it or leave it out",
+            param="max_tokens",
+        )
+    return min(default, room) if asked is None else asked

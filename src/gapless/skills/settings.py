@@ -1,0 +1,99 @@
+"""What a caller may set, checked and typed at the edge.
+
+In: the `settings` mapping of a call. Out: `Settings`, every field of its own type or None for not set. Each error
+names the parameter, the value and what is allowed. Strings and booleans are no numbers here.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import reprlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gapless.errors import InvalidRequest
+
+MAX_TEMPERATURE = 10.0
+COLDEST = 1e-4
+"""Lower temperatures than this are argmax: dividing logits by them would overflow and changes nothing."""
+MAX_OBJECTS = 10_000
+MAX_TIMEOUT = 7 * 24 * 3600.0
+MAX_SEED = 2**63 - 1
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """None: the model's default. `timeout` in seconds for the whole request."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_objects: int | None = None
+    seed: int | None = None
+    timeout: float | None = None
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, object] | None) -> Settings:
+        """Check a caller's settings. Entries of None count as not set. Raises `InvalidRequest`."""
+        if settings is None:
+            return cls()
+        if not isinstance(settings, Mapping):
+            kind = type(settings).__name__
+            raise InvalidRequest(f"settings must be a dict like {{'temperature': 0}}, not {kind}", param="settings")
+        for name in settings:
+            if name not in cls.__slots__:
+                known = ", ".join(cls.__slots__)
+                raise InvalidRequest(f"unknown setting {reprlib.repr(name)}; known are {known}", param=str(name)[:80])
+        get = settings.get
+        temperature = _real("temperature", get("temperature"), 0.0, MAX_TEMPERATURE)
+        return cls(
+            temperature=0.0 if temperature is not None and temperature < COLDEST else temperature,
+            top_p=_real("top_p", get("top_p"), 0.0, 1.0, above="; for the likeliest token set temperature to 0"),
+            max_tokens=_whole("max_tokens", get("max_tokens"), 1, _LARGEST),
+            max_objects=_whole("max_objects", get("max_objects"), 1, MAX_OBJECTS),
+            seed=_whole("seed", get("seed"), 0, MAX_SEED),
+            timeout=_real("timeout", get("timeout"), 0.0, MAX_TIMEOUT, above=""),
+        )
+
+
+def fresh_seed() -> int:
+    """A seed for a request that sets none: two such requests sample differently."""
+    return secrets.randbelow(MAX_SEED)
+
+
+def _real(name: str, value: object, low: float, high: float, *, above: str | None = None) -> float | None:
+    """A finite number in [low, high]; with `above` given in (low, high], and its text added to the remedy."""
+    if value is None:
+        return None
+    wanted = f"a number from {low:g} to {high:g}" if above is None else f"above {low:g} and at most {high:g}{above}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise _wrong(name, value, wanted)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not low <= number <= high or (above is not None and number == low):
+        raise _wrong(name, value, wanted)
+    return number
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int | None:
+    if value is None:
+        return None
+    wanted = f"a whole number from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise _wrong(name, value, wanted)
+    number = int(value)
+    if not low <= number <= high:
+        raise _wrong(name, value, wanted)
+    return number
+
+
+def _wrong(name: str, value: object, wanted: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name} must be {wanted}; got {reprlib.repr(value)} ({type(value).__name__})",
+        param=name,
+    )
