@@ -1,0 +1,49 @@
+# make demo and make test are all a newcomer needs; the rest is for those who change things.
+#
+# TORCH says which build of torch is installed first, with pip's own words, for example
+#   make install TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+
+TORCH ?= torch==2.13.0
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint clean FORCE
+
+help: ## Say what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+install: $(VENV)/.installed ## Fill .venv: torch first, then gapless and the tools of its tests
+
+demo: install ## Ask, point, detect and outline on three bundled pictures, then time one fixed mix
+	$(BIN)/gapless demo
+
+test: export OMP_NUM_THREADS := 1
+test: install ## Run the tests (under 5 minutes on two cores)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: export OMP_NUM_THREADS := 1
+test-all: install ## Run the long tests too
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: install ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## Remove what make made
+	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The wish is kept in a file that changes only when TORCH does, so that another TORCH installs anew.
+$(VENV)/.torch: FORCE
+	@mkdir -p $(VENV)
+	@echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install -e '.[dev]'
+	@touch $@
+
+FORCE:
