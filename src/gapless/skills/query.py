@@ -103,7 +103,9 @@ def query(
     if not isinstance(reasoning, bool):
         raise InvalidRequest(f"reasoning must be True or False, not {type(reasoning).__name__}", param="reasoning")
     templates = context.templates
-    wrap = supported(context, "reasoning", templates.reason) if reasoning else templates.query
+    wrap = supported(context, "query", templates.query)
+    if reasoning:
+        wrap = supported(context, "reasoning", templates.reason)
     chosen = Settings.parse(settings)
     text = user_text(question, "question")
     refs = references(context, spatial_refs)

@@ -1,0 +1,123 @@
+"""Answers drawn into pictures: points, boxes, outlines, and text underneath.
+
+In: an upright picture and what a skill returned, all coordinates 0..1. Out: a new RGB image; the one given is not
+touched. Line widths and letters follow the picture's size, so small pictures stay readable and large ones too.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+
+from PIL import Image, ImageDraw, ImageFont
+
+from gapless.images.path import placed, rasterise
+
+COLOURS = ((255, 64, 64), (64, 160, 255), (64, 200, 96), (255, 176, 32), (190, 96, 255), (0, 200, 200))
+"""Objects take turns."""
+_HALO = (255, 255, 255)
+_INK = (24, 24, 24)
+_FILL = 0.35
+
+Colour = tuple[int, int, int]
+
+
+def draw_points(image: Image.Image, points: Iterable[Mapping[str, float]], label: str = "") -> Image.Image:
+    """Mark each {"x", "y"} with a ringed dot, numbered when there is more than one."""
+    canvas, points = image.convert("RGB"), list(points)
+    pen, radius = ImageDraw.Draw(canvas), 2 * _line_width(canvas)
+    for i, point in enumerate(points):
+        x, y = point["x"] * canvas.width, point["y"] * canvas.height
+        for r, colour in ((radius + _line_width(canvas), _HALO), (radius, COLOURS[i % len(COLOURS)])):
+            pen.ellipse((x - r, y - r, x + r, y + r), fill=colour)
+        _tag(canvas, (x + radius, y + radius), _numbered(label, i, len(points)), COLOURS[i % len(COLOURS)])
+    return canvas
+
+
+def draw_boxes(image: Image.Image, boxes: Iterable[Mapping[str, float]], label: str = "") -> Image.Image:
+    """Frame each {"x_min", "y_min", "x_max", "y_max"}, numbered when there is more than one."""
+    canvas, boxes = image.convert("RGB"), list(boxes)
+    for i, box in enumerate(boxes):
+        _frame(canvas, box, COLOURS[i % len(COLOURS)])
+        corner = (box["x_min"] * canvas.width, box["y_min"] * canvas.height)
+        _tag(canvas, corner, _numbered(label, i, len(boxes)), COLOURS[i % len(COLOURS)])
+    return canvas
+
+
+def draw_outline(
+    image: Image.Image, path: str, bbox: Mapping[str, float] | None, label: str = "", colour: Colour = COLOURS[0]
+) -> Image.Image:
+    """Tint the inside of an SVG path (relative to its box) and draw its edge. Without a box nothing is drawn."""
+    canvas = image.convert("RGB")
+    if bbox is None:
+        return canvas
+    inside = rasterise(path, bbox, canvas.width, canvas.height)
+    tint = Image.fromarray((inside * round(255 * _FILL)).astype("uint8"))
+    canvas.paste(colour, (0, 0, canvas.width, canvas.height), tint)
+    pen = ImageDraw.Draw(canvas)
+    for polygon in placed(path, bbox, canvas.width, canvas.height):
+        corners = [(float(x), float(y)) for x, y in (*polygon, polygon[0])]
+        pen.line(corners, fill=colour, width=_line_width(canvas), joint="curve")
+    _tag(canvas, (bbox["x_min"] * canvas.width, bbox["y_min"] * canvas.height), label, colour)
+    return canvas
+
+
+def draw_text(image: Image.Image, text: str) -> Image.Image:
+    """Set a text in a white strip under the picture, broken into lines."""
+    picture = image.convert("RGB")
+    font = _font(picture)
+    pad = 2 * _line_width(picture)
+    letter = max(1.0, font.getlength("abcdefghij ,.") / 13)
+    per_line = max(8, int((picture.width - 2 * pad) / letter))
+    lines = [line for part in text.splitlines() for line in textwrap.wrap(part, per_line)]
+    words = _printable("\n".join(lines), font)
+    box = ImageDraw.Draw(picture).multiline_textbbox((pad, pad), words, font=font)
+    width, strip = max(picture.width, int(box[2]) + pad), int(box[3]) + pad
+    canvas = Image.new("RGB", (width, picture.height + strip), _HALO)
+    canvas.paste(picture, (0, 0))
+    ImageDraw.Draw(canvas).multiline_text((pad, picture.height + pad), words, font=font, fill=_INK)
+    return canvas
+
+
+def _line_width(canvas: Image.Image) -> int:
+    return max(1, round(min(canvas.size) / 150))
+
+
+def _font(canvas: Image.Image) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size=min(64, max(11, min(canvas.size) // 24)))
+
+
+def _numbered(label: str, index: int, count: int) -> str:
+    return label if count < 2 else f"{label} {index + 1}".strip()
+
+
+def _frame(canvas: Image.Image, box: Mapping[str, float], colour: Colour) -> None:
+    width = _line_width(canvas)
+    edges = (
+        round(box["x_min"] * (canvas.width - 1)),
+        round(box["y_min"] * (canvas.height - 1)),
+        round(box["x_max"] * (canvas.width - 1)),
+        round(box["y_max"] * (canvas.height - 1)),
+    )
+    ImageDraw.Draw(canvas).rectangle(edges, outline=colour, width=width)
+
+
+def _tag(canvas: Image.Image, at: tuple[float, float], text: str, colour: Colour) -> None:
+    """A label on a patch of colour, moved so that it lies in the picture as far as it fits."""
+    if not text:
+        return
+    font, pen = _font(canvas), ImageDraw.Draw(canvas)
+    text = _printable(text, font)
+    left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
+    width, height, pad = right - left, bottom - top, _line_width(canvas)
+    x = max(0.0, min(at[0], canvas.width - width - 2 * pad))
+    y = max(0.0, min(at[1], canvas.height - height - 2 * pad))
+    pen.rectangle((x, y, x + width + 2 * pad, y + height + 2 * pad), fill=colour)
+    pen.text((x + pad - left, y + pad - top), text, font=font, fill=_HALO)
+
+
+def _printable(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """Pillow's fallback font (built without FreeType) raises for what is not Latin-1."""
+    if isinstance(font, ImageFont.FreeTypeFont):
+        return text.encode("utf-8", "replace").decode("utf-8")
+    return text.encode("latin-1", "replace").decode("latin-1")
