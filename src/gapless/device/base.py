@@ -39,7 +39,11 @@ class Device(Protocol):
         ...
 
     def park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
-        """Set aside the logits and hidden state of unsampled rows of `step` into parking lanes (one lane per row)."""
+        """Set aside the logits and hidden state of unsampled rows of `step` into parking lanes (one lane per row).
+
+        A lane is held until its PARKED step was waited for, so a row may hold `depth` of them: lanes are numbered
+        0..rows * depth - 1.
+        """
         ...
 
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:

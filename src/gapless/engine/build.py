@@ -53,7 +53,7 @@ class Engine:
         self.prefixes = PrefixTable(self.pages)
         self.rows = RowPool(limits.rows)
         self.roster = Roster()
-        self.pipeline = Pipeline(limits.depth, limits.rows)
+        self.pipeline = Pipeline(limits.depth, lanes=limits.rows * limits.depth)
         self.admission = Admission(limits, self.pages, self.prefixes, self.rows, self.roster, config.lookahead)
         planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
         self.book = Book(table, self.admission, self.roster, limits.prefix, self.counters)
