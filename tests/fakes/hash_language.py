@@ -89,7 +89,7 @@ class HashSpec:
     rules: Rules = field(default_factory=lambda: Rules(vocab=64, end=0, answer=3, coord=5, size=6, mask_answer=True))
     prefix: int = 13
     max_context: int = 160
-    end_permille: int = 60
+    end_permille: int = 40
     answer_permille: int = 120
     coord_permille: int = 100
 

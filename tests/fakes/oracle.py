@@ -1,0 +1,60 @@
+"""The oracle: answers read straight off the hash language, with no engine, pages, rows or steps.
+
+What flows in: a `Request`. What flows out: its tokens and finish reason, alone and one after the other. Every engine
+run on every device must give exactly these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.fakes import hash_language as lang
+from tests.fakes.draw import Choice, draw
+from tests.fakes.hash_language import HashSpec, Hidden, Reading
+
+from gapless.constrain.table import Table, Walker
+from gapless.records import FinishReason, Flags, Request, Token, ValueHead
+
+Draw = Callable[..., Choice]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request must say. `hidden[i]` is the context that token i was sampled from."""
+
+    tokens: tuple[Token, ...]
+    reason: FinishReason
+    hidden: tuple[Hidden, ...]
+
+
+def answer(spec: HashSpec, table: Table, request: Request, sampler: Draw = draw) -> Answer:
+    """Read the prompt, then sample until the rules say it is over."""
+    reading = Reading(spec)
+    if request.prompt.picture is not None:
+        reading.feed_picture(lang.picture_word(request.prompt.picture.crops, request.prompt.picture.tiling))
+    for token_id, values in zip(request.prompt.ids, request.prompt.values, strict=True):
+        reading.feed(token_id, values)
+    s = request.sampling
+    walker = Walker.start(table, request.program, s.max_tokens, s.max_objects)
+    tokens: list[Token] = []
+    contexts: list[Hidden] = []
+    while True:
+        hidden = reading.hidden
+        contexts.append(hidden)
+        scores = lang.scores(spec, hidden)
+        chosen = sampler(scores, walker.mask(), s.temperature, s.top_p, s.seed, reading.position, s.top_logprobs)
+        head, flags = walker.advance(chosen.id)
+        token = Token(chosen.id, values_of(head, hidden), chosen.logprob, chosen.top)
+        tokens.append(token)
+        if flags:
+            reason = FinishReason.STOP if flags & Flags.STOP else FinishReason.LENGTH
+            return Answer(tuple(tokens), reason, tuple(contexts))
+        reading.feed(token.id, token.values)
+
+
+def values_of(head: ValueHead, hidden: Hidden) -> tuple[float, ...]:
+    """The values that ride on a token sampled in this context."""
+    if head is ValueHead.COORD:
+        return (lang.coord_of(hidden),)
+    return lang.size_of(hidden) if head is ValueHead.SIZE else ()
