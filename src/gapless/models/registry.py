@@ -12,6 +12,7 @@ import torch
 
 from gapless.config import DType
 from gapless.errors import GaplessError, InvalidRequest
+from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.weights_map import PREFIX, tensor_shapes
@@ -30,7 +31,7 @@ DTYPES: dict[str, torch.dtype] = {
 class Loaded:
     """A model with what the other rooms need to use it. `revision` is the hub's, else the config's."""
 
-    model: Moondream
+    model: Model
     config: MoondreamConfig
     tokenizer_path: Path
     name: str

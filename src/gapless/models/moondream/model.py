@@ -34,6 +34,11 @@ class Moondream:
         self.device = self.text.wte.device
         self.dtype = self.text.wte.dtype
 
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes one page of `page_size` positions takes in all layers."""
+        text = self.config.text
+        return 2 * text.n_layers * text.dim * page_size * self.dtype.itemsize
+
     def new_cache(self, pages: int, page_size: int) -> PagedKV:
         """Allocate the paged cache for page numbers 0..pages-1."""
         return PagedKV(self.config.text, pages, page_size, self.dtype, self.device)
