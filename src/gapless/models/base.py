@@ -64,7 +64,7 @@ class Model(Protocol):
         """x [T, dim] at positions int64 [T] with page tables int64 [T, n] -> hidden [T, dim] (before the final norm).
 
         Writes each token's K/V at its position, then each token attends to positions 0..its own in its table. Tokens
-        of one sequence may sit in one call (a prompt): all writes happen before all reads.
+        of one sequence may sit in one call (a prompt), in ascending position: what a token reads is written before.
         """
         ...
 
