@@ -40,8 +40,9 @@ class Book:
 
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
-    def take_mail(self, mail: Mail, now: float) -> None:
-        """Queue new requests, end cancelled and overdue ones."""
+    def take_mail(self, mail: Mail, now: float) -> bool:
+        """Queue new requests, end cancelled and overdue ones. Returns whether there was one."""
+        said = len(self._emissions)
         for request in mail.requests:
             self._enter(request, now)
         for request in mail.withdrawn:
@@ -50,6 +51,7 @@ class Book:
             self._cancel(request_id, now)
         if mail.requests or self._next_deadline() is not None:
             self._expire(now)
+        return bool(mail.requests) or len(self._emissions) > said
 
     def _enter(self, request: Request, now: float) -> None:
         history = self._history(request, now)

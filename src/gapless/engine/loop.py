@@ -51,7 +51,7 @@ class Loop:
             self._settle()
             moved = True
         moved = self._finalize_ready() or moved
-        self._admit()  # after the launch: arrivals never delay the device
+        moved = self._admit() or moved  # after the launch: arrivals never delay the device
         moved = self._release() or moved
         busy = self.busy
         if not busy:
@@ -117,9 +117,9 @@ class Loop:
                 self.book.commit(record, now)
                 self.masking.request(record.ref)
 
-    def _admit(self) -> None:
-        """Take arrivals, cancellations and deadlines."""
-        self.book.take_mail(self.mailbox.take(ARRIVALS_PER_TICK), self.clock.now())
+    def _admit(self) -> bool:
+        """Take arrivals, cancellations and deadlines. Returns whether that changed anything."""
+        return self.book.take_mail(self.mailbox.take(ARRIVALS_PER_TICK), self.clock.now())
 
     def _release(self) -> bool:
         """Give back what sequences at zero refs hold: finalize early, release late (I5)."""
