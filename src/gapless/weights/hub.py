@@ -38,7 +38,7 @@ def locate(name: str | Path, revision: str | None = None) -> Located:
     if text in BUNDLED:
         return Located(ASSETS / text, text, None)
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if text and folder.is_dir():
         return Located(folder, folder.resolve().name, None)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not folder.exists():
         return Located(_download(text, revision), text, revision)

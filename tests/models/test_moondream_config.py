@@ -1,0 +1,97 @@
+"""Reading config.json: defaults, both layouts, and one clear error for everything that is wrong."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+from tests.fakes.micro import micro_config
+
+from gapless.errors import InvalidCheckpoint
+from gapless.models.moondream.config import Template, read_config
+from gapless.models.moondream.weights_map import tensor_shapes
+
+
+def changed(**sections: dict[str, Any]) -> dict[str, Any]:
+    config = copy.deepcopy(micro_config())
+    for section, values in sections.items():
+        config[section] |= values
+    return config
+
+
+@pytest.mark.parametrize("raw", [{}, {"model_type": "moondream1", "config": {}, "torch_dtype": "bfloat16"}])
+def test_an_empty_config_is_moondream_2(raw: dict[str, Any]) -> None:
+    config = read_config(raw)
+    shapes = tensor_shapes(config)
+    assert len(shapes) == 592
+    assert sum(math.prod(shape) for shape in shapes.values()) == 1_927_237_104
+    assert config.revision == "2025-06-21"
+    assert config.mask_answer
+    assert config.text.prefix_attn == config.vision.grid**2 + 1 == 730
+    assert (config.text.head_dim, config.text.rotary_dims) == (64, 32)
+    assert config.tokenizer.templates.query == Template((1, 15381, 2), (3,))
+    assert config.tokenizer.templates.segment is None
+
+
+def test_the_bundled_dimensions_are_read() -> None:
+    raw = changed(
+        text={"max_context": 1024, "prefix_attn": 257},
+        vision={"crop_size": 224, "overlap_margin": 2, "max_crops": 4},
+    )
+    config = read_config({"name": "glint", "revision": "2025-06-21", **raw})
+    assert config.vision.grid == 16
+    assert (config.vision.max_crops, config.vision.overlap_margin, config.text.max_context) == (4, 2, 1024)
+    assert tensor_shapes(config)["vision.pos_emb"] == (1, 256, 32)
+
+
+def test_sections_under_config_and_a_missing_number() -> None:
+    raw = micro_config()
+    del raw["text"]["n_layers"]
+    config = read_config({"model_type": "moondream2", "config": raw})
+    assert config.text.dim == 64
+    assert config.text.n_layers == 24
+
+
+def test_templates_name_the_skills_a_model_has() -> None:
+    templates = {"caption": {"short": [1, 2]}, "query": {"prefix": [1], "suffix": [3]}}
+    config = read_config(changed(tokenizer={"templates": templates}))
+    assert config.tokenizer.templates.caption == {"short": (1, 2)}
+    assert config.tokenizer.templates.query == Template((1,), (3,))
+    assert config.tokenizer.templates.detect is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"model_type": "moondream3"}, ["moondream3", "Moondream 2"]),
+        ({"model_type": "llava"}, ["llava"]),
+        ({"revision": "2025-01-09"}, ["2025-01-09", "2025-06-21"]),
+        (changed(text={"moe": {"num_experts": 8}}), ["text.moe", "mixture-of-experts"]),
+        (changed(text={"n_kv_heads": 2}), ["n_kv_heads 2", "grouped-query"]),
+        (changed(text={"dim": "64"}), ["text.dim is '64'"]),
+        (changed(text={"n_layers": 0, "n_heads": True}), ["n_layers is 0", "n_heads is True"]),
+        (changed(text={"prefix_attn": 18}), ["prefix_attn 18", "1 + 4^2"]),
+        (changed(text={"max_context": 17}), ["max_context 17"]),
+        (changed(vision={"crop_size": 57}), ["crop_size 57", "multiple"]),
+        (changed(vision={"overlap_margin": 2}), ["overlap_margin 2"]),
+        (changed(vision={"proj_out_dim": 32}), ["proj_out_dim 32", "text.dim 64"]),
+        (changed(tokenizer={"coord_id": 128}), ["coord_id 128", "vocabulary of 128"]),
+        (changed(tokenizer={"templates": {"query": {"prefix": [1]}}}), ["templates", "suffix"]),
+        (changed(tokenizer={"templates": {"caption": {"short": ["a"]}}}), ["templates", "'a'"]),
+        ({**micro_config(), "region": [1]}, ["region is not an object"]),
+    ],
+)
+def test_what_is_wrong_is_named(raw: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidCheckpoint) as caught:
+        read_config(raw)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_faults_are_named_at_once() -> None:
+    raw = changed(text={"dim": -1}, vision={"crop_size": None, "enc_dim": 1.5}, region={"inner_dim": []})
+    with pytest.raises(InvalidCheckpoint) as caught:
+        read_config(raw)
+    for word in ("text.dim", "vision.enc_dim", "region.inner_dim"):
+        assert word in str(caught.value)
+    assert "crop_size" not in str(caught.value), "null means the default"
