@@ -149,9 +149,13 @@ class RowStore:
         """Float64 [B], one real of each row."""
         return self.reals[rows, column]
 
+    def done(self, rows: Tensor) -> Tensor:
+        """Bool [B], which rows are done."""
+        return self.counts[rows, Count.DONE] != 0
+
     def feed(self, rows: Tensor) -> Feed:
         """Rows int64 [B] (padding rows may repeat) -> what the next forward is fed with."""
-        counts, done = self.counts[rows], self.counts[rows, Count.DONE] != 0
+        counts, done = self.counts[rows], self.done(rows)
         values = self.reals[rows, : Real.VALUE_1 + 1].float()
         return Feed(
             ids=torch.where(done, 0, counts[:, Count.TOKEN]),

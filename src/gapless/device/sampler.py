@@ -69,7 +69,7 @@ class Choice:
     top: tuple[tuple[int, float], ...]
 
 
-def sample(  # noqa: PLR0917 - the order of the design's own formula
+def sample(
     logits: Tensor,
     mask: Tensor,
     temperature: float,
