@@ -198,5 +198,10 @@ def coord_of_bin(bins: Tensor, count: int) -> Tensor:
 
 
 def size_of_bin(bins: Tensor, count: int) -> Tensor:
-    """Size bins int64 [...] of `count` -> float32 values 2^(10 bin / (count - 1) - 10), so 1/1024 .. 1."""
-    return torch.exp2(bins.double() / (count - 1) * 10.0 - 10.0).float()
+    """Size bins int64 [...] of `count` -> float32 values 2^(10 bin / (count - 1) - 10), so 1/1024 .. 1.
+
+    The exponent is rounded to float32, as in the reference, whose boxes are compared to the last bit; the power is
+    not, so it does not depend on which vector instructions compute it.
+    """
+    exponent = bins.float() / (count - 1) * 10.0 - 10.0
+    return torch.exp2(exponent.double()).float()
