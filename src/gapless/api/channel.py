@@ -1,0 +1,71 @@
+"""One request's way back: from the engine's thread to whoever waits for the answer.
+
+In: emissions, put by the engine's thread. Out: the same emissions in the same order; the one with a finish is the last.
+A channel knows neither the engine nor what the tokens mean. Putting never blocks, however slow the reader is; what
+waits unread is bounded by the request's own token limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from queue import SimpleQueue
+
+from gapless.records import Emission, Token
+
+
+class Channel:
+    """For one reading thread. `whole`: tokens are held until the finish, so the reader wakes once, not per token."""
+
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._held: list[Token] = []
+        self._queue: SimpleQueue[Emission] = SimpleQueue()
+        self._awaited = False
+
+    def put(self, emission: Emission) -> None:
+        """Hand over news (engine's thread)."""
+        if self._whole:
+            self._held.extend(emission.tokens)
+            if emission.finish is None:
+                return
+            emission = Emission(emission.request_id, tuple(self._held), emission.finish)
+        self._deliver(emission)
+
+    def _deliver(self, emission: Emission) -> None:
+        self._queue.put(emission)
+
+    def get(self) -> Emission:
+        """Block until there is news. Not to be called again after a finish."""
+        self._awaited = True
+        try:
+            return self._queue.get()
+        finally:
+            self._awaited = False
+
+    @property
+    def unread(self) -> bool:
+        """A stream that nobody is waiting for at this moment."""
+        return not self._whole and not self._awaited
+
+
+class AsyncChannel(Channel):
+    """For one task of the event loop that was running when it was made."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__(whole)
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Queue[Emission] = asyncio.Queue()
+
+    def _deliver(self, emission: Emission) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: its tasks are gone, nobody waits
+            self._loop.call_soon_threadsafe(self._news.put_nowait, emission)
+
+    async def receive(self) -> Emission:
+        """Wait for news. Not to be called again after a finish."""
+        return await self._news.get()
+
+    @property
+    def unread(self) -> bool:
+        """The event loop has ended."""
+        return self._loop.is_closed()

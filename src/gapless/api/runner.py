@@ -1,0 +1,213 @@
+"""The engine's thread: runs the loop while there is work, sleeps on the mailbox otherwise.
+
+In: requests with a channel each, cancellations. Out: every request's emissions into its channel, in order, and exactly
+one finish, whatever happens. If the loop raises, every waiting and every later call gets `EngineDead` with the cause
+(I11). Each time the engine falls idle its ledgers are audited; a failed audit ends it the same way.
+
+A destructor may run on any thread, even the engine's own, in the middle of anything. So `cancel` and `abandon` take no
+lock of the runner's and wait for nothing: they leave a note and wake the engine's thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import sys
+import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from gapless.api.channel import Channel
+from gapless.config import EngineConfig
+from gapless.constrain.masks import TableMasks
+from gapless.constrain.table import Table
+from gapless.device.base import Device
+from gapless.engine.build import Engine
+from gapless.engine.mailbox import ThreadMailbox
+from gapless.errors import EngineClosed, EngineDead, GaplessError
+from gapless.observe.bubble import Bubble
+from gapless.observe.counters import Counters
+from gapless.records import Emission, Finish, Metrics, Prompt, Request, Sampling
+
+EXIT_GRACE = 10.0
+"""Seconds that requests still running get at interpreter exit, before they are cancelled."""
+
+SWITCH_INTERVAL = 1e-4
+"""Seconds after which a busy Python thread hands the interpreter to the engine's; the default is 50 times that."""
+
+_NOTHING = Metrics(0, 0, 0.0, 0.0, 0.0, 0.0)
+_log = logging.getLogger("gapless")
+
+
+class Runner:
+    """Owns the device from here on; closes it at the end. All public methods may be called from any thread."""
+
+    def __init__(self, device: Device, table: Table, config: EngineConfig) -> None:
+        self._device = device
+        self._host_masked = config.constraints == "host"
+        self._mailbox = ThreadMailbox()
+        self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._open: dict[int, Channel] = {}
+        self._cancels: SimpleQueue[int] = SimpleQueue()
+        self._closing = False
+        self._hasty = False
+        self._cause: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="gapless-engine", daemon=True)
+        atexit.register(self._leave)
+        self._thread.start()
+
+    # -- callers' side -----------------------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> Counters:
+        """The loop's totals."""
+        return self._engine.counters
+
+    @property
+    def bubble(self) -> Bubble:
+        """The device's busy and idle time."""
+        return self._engine.bubble
+
+    def now(self) -> float:
+        """Seconds on the loop's clock, for deadlines."""
+        return self._engine.loop.clock.now()
+
+    def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
+        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
+        with self._lock:
+            if self._cause is not None:
+                raise _dead(self._cause) from self._cause
+            if self._closing:
+                raise EngineClosed("the engine was closed; load the model again to go on")
+            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline)
+            self._open[request.id] = channel
+            self._mailbox.submit(request)
+            return request.id
+
+    def cancel(self, request_id: int) -> None:
+        """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
+        self._cancels.put(request_id)
+        self._mailbox.notify()
+
+    def close(self, drain: bool = True) -> None:
+        """Take no more requests, let running ones end (`drain`) or cancel them, end the threads. Idempotent.
+
+        Raises `EngineDead` if the engine died while closing, which includes a failed audit.
+        """
+        lived = self._cause is None
+        with self._lock:
+            self._closing = True
+        self._hasty = self._hasty or not drain
+        self._mailbox.notify()
+        self._thread.join()
+        if lived and self._cause is not None:
+            raise _dead(self._cause) from self._cause
+
+    def abandon(self) -> None:
+        """Nobody can ask for anything any more: cancel and end, without waiting for it."""
+        self._closing = self._hasty = True
+        self._mailbox.notify()
+
+    def _leave(self) -> None:
+        """The interpreter exits: let calls of daemon threads end, cancel streams that nobody reads."""
+        with self._lock:
+            unread = [request_id for request_id, channel in self._open.items() if channel.unread]
+            self._closing = True
+        for request_id in unread:
+            self._cancels.put(request_id)
+        self._mailbox.notify()
+        self._thread.join(EXIT_GRACE)
+        self.abandon()
+        self._thread.join(EXIT_GRACE)
+
+    # -- the engine's thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        _switching.enter()
+        try:
+            self._serve()
+        except BaseException as error:
+            _log.exception("the engine stopped")
+            self._end(error)
+        else:
+            self._end(None)
+        finally:
+            with suppress(Exception):
+                self._device.close()
+            _switching.leave()
+            atexit.unregister(self._leave)
+
+    def _serve(self) -> None:
+        """Tick until the engine is idle and closing."""
+        while True:
+            self._take_cancels()
+            busy = self._engine.loop.tick()
+            self._deliver()
+            if busy:
+                continue
+            self._engine.audit()
+            if self._closing and self._mailbox.empty:
+                return
+            self._mailbox.sleep(None)
+
+    def _take_cancels(self) -> None:
+        if self._hasty:
+            for request_id in list(self._open):
+                self._mailbox.cancel(request_id)
+        with suppress(Empty):
+            while True:
+                self._mailbox.cancel(self._cancels.get_nowait())
+
+    def _deliver(self) -> None:
+        for emission in self._engine.loop.book.take_emissions():
+            if emission.finish is None:
+                self._open[emission.request_id].put(emission)
+            else:
+                with self._lock:
+                    channel = self._open.pop(emission.request_id)
+                channel.put(emission)
+
+    def _end(self, cause: BaseException | None) -> None:
+        """Nobody is served any more: whoever still waits is told so, in the book, the mailbox or anywhere else."""
+        error = _dead(cause) if cause is not None else EngineClosed("the engine was closed before the request ended")
+        error.__cause__ = cause
+        with suppress(Exception):  # the ledgers may be in any state now
+            self._engine.loop.book.end_all(error, self.now())
+            self._deliver()
+        with self._lock:
+            self._cause, self._closing = cause, True
+            left, self._open = self._open, {}
+        for request_id, channel in left.items():
+            channel.put(Emission(request_id, finish=Finish(_NOTHING, error=error)))
+
+
+def _dead(cause: BaseException) -> GaplessError:
+    return EngineDead(f"the engine stopped ({type(cause).__name__}: {cause}); load the model again")
+
+
+class _Switching:
+    """Shortens the interpreter's switch interval while any engine thread lives, and puts it back after the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines = 0
+        self._before = 0.0
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._engines:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, SWITCH_INTERVAL))
+            self._engines += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._engines -= 1
+            if not self._engines:
+                sys.setswitchinterval(self._before)
+
+
+_switching = _Switching()
