@@ -1,0 +1,165 @@
+"""`AsyncVLM`: the same as `VLM` with `await`.
+
+Pictures are decoded and questions tokenized in worker threads; the event loop only reads tokens. Cancelling a task
+cancels its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from gapless.api.call import AsyncCall
+from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
+from gapless.api.stream import AsyncStream
+from gapless.api.vlm import VLM, Images, OnError, one_picture, returns_errors
+from gapless.errors import GaplessError
+from gapless.skills.spatial import SpatialRefs
+
+
+class AsyncVLM:
+    """A loaded model for tasks: `AsyncVLM(gapless.load("glint"))`. It shares the engine of the `VLM` it is made from.
+
+    See `VLM` for arguments, results and errors; streams are `AsyncStream`s. One may serve several event loops.
+    """
+
+    def __init__(self, vlm: VLM) -> None:
+        self.desk: Desk = vlm.desk
+
+    async def encode_image(self, image: Image) -> EncodedImage:
+        """See `VLM.encode_image`."""
+        return await asyncio.to_thread(self.desk.encode, image)
+
+    async def query(
+        self,
+        image: Images | None = None,
+        question: str | None = None,
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        reasoning: bool = False,
+        spatial_refs: SpatialRefs | None = None,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """See `VLM.query`."""
+        asking = self.desk.query(question, settings, reasoning, spatial_refs)
+        if not stream:
+            return await self._answer(image, asking, on_error)
+        answer = await self._stream(image, asking)
+        found = await answer.reasoning()
+        return {"answer": answer} if found is None else {"reasoning": found, "answer": answer}
+
+    async def caption(
+        self,
+        image: Images,
+        length: str = "normal",
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """See `VLM.caption`."""
+        asking = self.desk.caption(length, settings)
+        if stream:
+            return {"caption": await self._stream(image, asking)}
+        return await self._answer(image, asking, on_error)
+
+    async def detect(
+        self, image: Images, object: str, settings: SettingsDict | None = None, *, on_error: OnError = "raise"
+    ) -> Any:
+        """See `VLM.detect`."""
+        return await self._answer(image, self.desk.detect(object, settings), on_error)
+
+    async def point(
+        self,
+        image: Images,
+        object: str,
+        settings: SettingsDict | None = None,
+        spatial_refs: SpatialRefs | None = None,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """See `VLM.point`."""
+        return await self._answer(image, self.desk.point(object, settings, spatial_refs), on_error)
+
+    async def segment(
+        self,
+        image: Images,
+        object: str,
+        spatial_refs: SpatialRefs | None = None,
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        mask: bool = False,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """See `VLM.segment`."""
+        asking = self.desk.segment(object, settings, spatial_refs, mask)
+        return await (self._stream(image, asking) if stream else self._answer(image, asking, on_error))
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the model was loaded; see `Desk.stats`."""
+        return self.desk.stats()
+
+    async def close(self, drain: bool = True) -> None:
+        """See `VLM.close`; other tasks go on meanwhile."""
+        await asyncio.to_thread(self.desk.runner.close, drain)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See `VLM.__exit__`."""
+        await self.close(drain=kind is None)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    async def _stream(self, image: Images | None, asking: Asking) -> AsyncStream:
+        return AsyncStream(await self._begin(one_picture(image), asking, stream=True))
+
+    async def _answer(self, image: Images | None, asking: Asking, on_error: OnError) -> Any:
+        if isinstance(image, list | tuple):
+            return await self._answer_all(image, asking, returns_errors(on_error))
+        return await (await self._begin(image, asking, stream=False)).wait()
+
+    async def _begin(self, image: Image | None, asking: Asking, *, stream: bool) -> AsyncCall:
+        started = self.desk.runner.now()
+        ask = await asyncio.to_thread(self.desk.ask, image, asking)
+        return AsyncCall(self.desk, ask, started, stream=stream)
+
+    async def _answer_all(self, images: Sequence[Image], asking: Asking, keep: bool) -> list[Any]:
+        """Ask about every picture, a bounded number of them ahead; collect in order."""
+        results: list[Any] = []
+        calls: deque[AsyncCall | GaplessError] = deque()
+        try:
+            for image in images:
+                if len(calls) == self.desk.window:
+                    results.append(await self._collect(calls.popleft(), keep))
+                try:
+                    calls.append(await self._begin(image, asking, stream=False))
+                except GaplessError as error:
+                    if not keep:
+                        raise
+                    calls.append(error)
+            while calls:
+                results.append(await self._collect(calls.popleft(), keep))
+        finally:
+            for call in calls:
+                if isinstance(call, AsyncCall):
+                    call.cancel()
+        return results
+
+    async def _collect(self, call: AsyncCall | GaplessError, keep: bool) -> Any:
+        if isinstance(call, GaplessError):
+            return call
+        try:
+            return await call.wait()
+        except GaplessError as error:
+            if not keep:
+                raise
+            return error

@@ -1,0 +1,124 @@
+"""One request under way, as its caller holds it: tokens from the channel become an answer by way of its reader.
+
+In: emissions. Out: pieces of a stream, and the answer as a dict. Reading and detokenizing happen here, in the caller's
+thread, never in the engine's. Whatever ends a wait early (an exception, Ctrl-C, a cancelled task) cancels the request.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from gapless.api.channel import AsyncChannel, Channel
+from gapless.api.desk import Desk
+from gapless.records import Emission, Finish, Metrics
+from gapless.skills.base import Ask, Piece
+from gapless.skills.query import QueryReader
+
+
+class Call:
+    """A submitted request. `started`: when its caller began to ask, on the loop's clock; its timeout counts from then.
+
+    It keeps the desk alive: a stream that is being read goes on when the VLM's last name is dropped. `reasons`: the
+    answer comes after a reasoning.
+    """
+
+    def __init__(self, desk: Desk, ask: Ask, channel: Channel, started: float) -> None:
+        self.finish: Finish | None = None
+        self.reasons = ask.program == "reason"
+        self._desk = desk
+        self._reader = ask.reader
+        deadline = None if ask.timeout is None else started + ask.timeout
+        self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel)
+
+    def cancel(self) -> None:
+        """Ask for the end of the request; nothing happens if it has ended."""
+        if self.finish is None:
+            self._desk.runner.cancel(self._id)
+
+    def take(self, emission: Emission) -> tuple[Piece, ...]:
+        """Read news. Raises the request's error if it ended with one."""
+        pieces = self._reader.feed(emission.tokens)
+        self.finish = emission.finish
+        if self.finish is None:
+            return pieces
+        if self.finish.error is not None:
+            raise _own(self.finish.error)
+        return pieces + self._reader.finish()
+
+    @property
+    def reasoning(self) -> dict[str, Any] | None:
+        """The reasoning once it has ended; None before, and for requests without one."""
+        return self._reader.reasoning if isinstance(self._reader, QueryReader) else None
+
+    def answer(self) -> dict[str, Any]:
+        """The answer, why it ended and what it cost. Only after the finish."""
+        assert self.finish is not None
+        reason = self.finish.reason.value if self.finish.reason is not None else None
+        return self._reader.result() | {"finish_reason": reason, "metrics": metrics_of(self.finish)}
+
+
+class BlockingCall(Call):
+    """A request whose caller is a thread."""
+
+    def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
+        self._channel = Channel(whole=not stream)
+        super().__init__(desk, ask, self._channel, started)
+
+    def pull(self) -> tuple[Piece, ...]:
+        """Block for news and read it."""
+        try:
+            return self.take(self._channel.get())
+        except BaseException:
+            self.cancel()
+            raise
+
+    def wait(self) -> dict[str, Any]:
+        """Block for the answer."""
+        while self.finish is None:
+            self.pull()
+        return self.answer()
+
+
+class AsyncCall(Call):
+    """A request whose caller is a task."""
+
+    def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
+        self._channel = AsyncChannel(whole=not stream)
+        super().__init__(desk, ask, self._channel, started)
+
+    async def pull(self) -> tuple[Piece, ...]:
+        """Wait for news and read it."""
+        try:
+            return self.take(await self._channel.receive())
+        except BaseException:
+            self.cancel()
+            raise
+
+    async def wait(self) -> dict[str, Any]:
+        """Wait for the answer."""
+        while self.finish is None:
+            await self.pull()
+        return self.answer()
+
+
+def metrics_of(finish: Finish) -> dict[str, Any]:
+    """Counts and times in milliseconds, under the names of the Moondream service where it has one."""
+    m: Metrics = finish.metrics
+    return {
+        "input_tokens": m.input_tokens,
+        "output_tokens": m.output_tokens,
+        "queue_ms": m.queue_ms,
+        "prefill_time_ms": m.prefill_ms,
+        "decode_time_ms": m.decode_ms,
+        "ttft_ms": m.ttft_ms,
+        "cached_tokens": m.cached_tokens,
+        "preemptions": m.preemptions,
+    }
+
+
+def _own(error: BaseException) -> BaseException:
+    """A copy with the same cause: one error may end many requests, and each raise writes into its traceback."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own

@@ -1,0 +1,124 @@
+"""The desk: what every way of asking shares. Pictures and questions become requests here; the engine runs behind it.
+
+In: pictures in any form and the arguments of a skill. Out: `Ask`s, ready to be submitted. Everything here runs in the
+caller's thread and may run in many at once. A desk that nobody holds any more ends its engine.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from gapless.api.runner import Runner
+from gapless.config import ImageLimits
+from gapless.errors import InvalidRequest
+from gapless.images.crops import CropSpec
+from gapless.images.decode import PictureSource
+from gapless.images.picture import prepare
+from gapless.records import Picture
+from gapless.skills.base import Ask, SkillContext
+from gapless.skills.caption import caption
+from gapless.skills.detect import detect
+from gapless.skills.point import point
+from gapless.skills.query import query
+from gapless.skills.segment import segment
+from gapless.skills.spatial import SpatialRefs
+
+SettingsDict = Mapping[str, object]
+Asking = Callable[[Picture | None], Ask]
+"""A question that only lacks its picture."""
+
+AHEAD = 4
+"""Many pictures in one call: so many times the engine's rows are prepared and in flight, the rest wait undecoded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EncodedImage:
+    """A picture decoded and cut once, for any number of questions to models with the same crop settings."""
+
+    picture: Picture
+    crops: CropSpec
+
+    def __repr__(self) -> str:
+        return f"EncodedImage({self.picture.width}x{self.picture.height}, {self.picture.digest[:12]})"
+
+
+Image = PictureSource | EncodedImage
+
+
+class Desk:
+    """One model behind one engine. `rows`: how many requests the engine runs at once."""
+
+    def __init__(self, context: SkillContext, crops: CropSpec, limits: ImageLimits, runner: Runner, rows: int) -> None:
+        self.context = context
+        self.runner = runner
+        self.window = AHEAD * rows
+        self._crops = crops
+        self._limits = limits
+        ending = weakref.finalize(self, runner.abandon)
+        ending.atexit = False  # at exit the runner itself lets running requests end
+
+    def encode(self, image: Image) -> EncodedImage:
+        """Decode and cut a picture. Raises `InvalidImage`; `InvalidRequest` for one cut for another model."""
+        if not isinstance(image, EncodedImage):
+            return EncodedImage(prepare(image, self._crops, self._limits), self._crops)
+        if image.crops != self._crops:
+            raise InvalidRequest(
+                f"the image was encoded with {image.crops}, but {self.context.name} takes {self._crops}; encode it "
+                "with this model's encode_image",
+                param="image",
+            )
+        return image
+
+    def ask(self, image: Image | None, asking: Asking) -> Ask:
+        """Put a picture to a question."""
+        return asking(None if image is None else self.encode(image).picture)
+
+    def query(
+        self, question: object, settings: SettingsDict | None, reasoning: bool, spatial_refs: SpatialRefs | None
+    ) -> Asking:
+        """See `skills.query`."""
+        return partial(
+            query,
+            self.context,
+            question=question,
+            reasoning=reasoning,
+            spatial_refs=spatial_refs,
+            settings=settings,
+        )
+
+    def caption(self, length: object, settings: SettingsDict | None) -> Asking:
+        """See `skills.caption`."""
+        return partial(caption, self.context, length=length, settings=settings)
+
+    def point(self, object: object, settings: SettingsDict | None, spatial_refs: SpatialRefs | None) -> Asking:
+        """See `skills.point`."""
+        return partial(point, self.context, object=object, spatial_refs=spatial_refs, settings=settings)
+
+    def detect(self, object: object, settings: SettingsDict | None) -> Asking:
+        """See `skills.detect`."""
+        return partial(detect, self.context, object=object, settings=settings)
+
+    def segment(
+        self, object: object, settings: SettingsDict | None, spatial_refs: SpatialRefs | None, mask: bool
+    ) -> Asking:
+        """See `skills.segment`."""
+        return partial(segment, self.context, object=object, spatial_refs=spatial_refs, mask=mask, settings=settings)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the model was loaded: the engine's counters, and the device's time.
+
+        `busy_ms` and `idle_ms` are the device's while there was work, `idle_share` = idle / (busy + idle); `step_ms`
+        is the mean time of a step with the gap before it, `decode_ms` that of a decode step without.
+        """
+        bubble = self.runner.bubble
+        return asdict(self.runner.counters) | {
+            "busy_ms": 1e3 * bubble.busy,
+            "idle_ms": 1e3 * bubble.idle,
+            "idle_share": bubble.idle_share,
+            "step_ms": 1e3 * (bubble.busy + bubble.idle) / max(bubble.steps, 1),
+            "decode_ms": 1e3 * bubble.decode_busy / max(bubble.decode_steps, 1),
+        }

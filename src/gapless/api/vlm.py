@@ -1,0 +1,188 @@
+"""`VLM`: a model that answers questions about pictures, for any number of threads at once.
+
+Methods, arguments and returned dicts are those of the `moondream` Python client 2.6.1; "finish_reason" and "metrics"
+ride along. Where a picture is taken, a list of pictures is too: all are asked at once, results come in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from gapless.api.call import BlockingCall
+from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
+from gapless.api.stream import Stream
+from gapless.errors import GaplessError, InvalidRequest
+from gapless.skills.spatial import SpatialRefs
+
+OnError = Literal["raise", "return"]
+Images = Image | list[Image] | tuple[Image, ...]
+
+
+class VLM:
+    """A loaded model; made by `gapless.load`. Use it as a context manager or call `close`; exit does so too.
+
+    `settings` of all methods: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds). `on_error` says
+    what becomes of one bad picture in a list: "raise" its error and cancel the others, or "return" it in its place.
+    Raises `InvalidRequest`, `InvalidImage`, `PromptTooLong`, `RequestTimeout`, `EngineClosed`, `EngineDead` and the
+    others of `gapless.errors`.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def encode_image(self, image: Image) -> EncodedImage:
+        """Decode a picture once for several questions: a path, bytes, PIL image or numpy uint8 [H, W, 3]."""
+        return self.desk.encode(image)
+
+    def query(
+        self,
+        image: Images | None = None,
+        question: str | None = None,
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        reasoning: bool = False,
+        spatial_refs: SpatialRefs | None = None,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """Return {"answer": str}, with `reasoning` also {"reasoning": {"text", "grounding"}}. Works without a picture.
+
+        With `stream` the answer is a `Stream` of text; a reasoning is complete before this returns.
+        """
+        asking = self.desk.query(question, settings, reasoning, spatial_refs)
+        if not stream:
+            return self._answer(image, asking, on_error)
+        answer = self._stream(image, asking)
+        found = answer.reasoning()
+        return {"answer": answer} if found is None else {"reasoning": found, "answer": answer}
+
+    def caption(
+        self,
+        image: Images,
+        length: str = "normal",
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """Return {"caption": str}, or with `stream` {"caption": Stream}. `length`: short, normal or long."""
+        asking = self.desk.caption(length, settings)
+        return {"caption": self._stream(image, asking)} if stream else self._answer(image, asking, on_error)
+
+    def detect(
+        self, image: Images, object: str, settings: SettingsDict | None = None, *, on_error: OnError = "raise"
+    ) -> Any:
+        """Return {"objects": [{"x_min", "y_min", "x_max", "y_max"}]}, parts of the upright picture's sides, 0..1."""
+        return self._answer(image, self.desk.detect(object, settings), on_error)
+
+    def point(
+        self,
+        image: Images,
+        object: str,
+        settings: SettingsDict | None = None,
+        spatial_refs: SpatialRefs | None = None,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """Return {"points": [{"x", "y"}]}."""
+        return self._answer(image, self.desk.point(object, settings, spatial_refs), on_error)
+
+    def segment(
+        self,
+        image: Images,
+        object: str,
+        spatial_refs: SpatialRefs | None = None,
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        mask: bool = False,
+        *,
+        on_error: OnError = "raise",
+    ) -> Any:
+        """Return {"path": SVG path in 0..1 of the box, "bbox": box or None}; `mask` adds a bool array [H, W].
+
+        With `stream` return a `Stream` of {"bbox"}, {"chunk"}..., {"path", "bbox", "completed": True}.
+        """
+        asking = self.desk.segment(object, settings, spatial_refs, mask)
+        return self._stream(image, asking) if stream else self._answer(image, asking, on_error)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the model was loaded; see `Desk.stats`."""
+        return self.desk.stats()
+
+    def close(self, drain: bool = True) -> None:
+        """Take no more requests, wait for running ones (or with `drain` False cancel them), end the threads."""
+        self.desk.runner.close(drain)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an exception on its way out does not wait for running requests but cancels them."""
+        self.close(drain=kind is None)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def _stream(self, image: Images | None, asking: Asking) -> Stream:
+        return Stream(self._begin(one_picture(image), asking, stream=True))
+
+    def _answer(self, image: Images | None, asking: Asking, on_error: OnError) -> Any:
+        if isinstance(image, list | tuple):
+            return self._answer_all(image, asking, returns_errors(on_error))
+        return self._begin(image, asking, stream=False).wait()
+
+    def _begin(self, image: Image | None, asking: Asking, *, stream: bool) -> BlockingCall:
+        started = self.desk.runner.now()
+        return BlockingCall(self.desk, self.desk.ask(image, asking), started, stream=stream)
+
+    def _answer_all(self, images: Sequence[Image], asking: Asking, keep: bool) -> list[Any]:
+        """Ask about every picture, a bounded number of them ahead; collect in order."""
+        results: list[Any] = []
+        calls: deque[BlockingCall | GaplessError] = deque()
+        try:
+            for image in images:
+                if len(calls) == self.desk.window:
+                    results.append(self._collect(calls.popleft(), keep))
+                try:
+                    calls.append(self._begin(image, asking, stream=False))
+                except GaplessError as error:
+                    if not keep:
+                        raise
+                    calls.append(error)
+            while calls:
+                results.append(self._collect(calls.popleft(), keep))
+        finally:
+            for call in calls:
+                if isinstance(call, BlockingCall):
+                    call.cancel()
+        return results
+
+    def _collect(self, call: BlockingCall | GaplessError, keep: bool) -> Any:
+        if isinstance(call, GaplessError):
+            return call
+        try:
+            return call.wait()
+        except GaplessError as error:
+            if not keep:
+                raise
+            return error
+
+
+def one_picture(image: Images | None) -> Image | None:
+    """The picture of a stream. Raises `InvalidRequest` for a list."""
+    if isinstance(image, list | tuple):
+        raise InvalidRequest(
+            f"a stream answers about one picture, not a list of {len(image)}; call once per picture", param="stream"
+        )
+    return image
+
+
+def returns_errors(on_error: OnError) -> bool:
+    """Whether errors are results. Raises `InvalidRequest` for an unknown word."""
+    if on_error not in ("raise", "return"):
+        raise InvalidRequest(f'on_error must be "raise" or "return", not {on_error!r}', param="on_error")
+    return on_error == "return"
