@@ -58,13 +58,14 @@ class Engine:
         planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
         self.book = Book(table, self.admission, self.roster, limits.prefix, self.counters)
         clock = clock or MonotonicClock()
+        blame = Blame(self.book, clock)
         self.loop = Loop(
             device=device,
             pipeline=self.pipeline,
             planner=planner,
             book=self.book,
-            masking=Masking(masks, self.book),
-            blame=Blame(self.book, clock),
+            masking=Masking(masks, self.book, blame),
+            blame=blame,
             mailbox=mailbox,
             clock=clock,
             counters=self.counters,
