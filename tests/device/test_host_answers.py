@@ -143,6 +143,7 @@ def test_host_masks_give_the_answers_of_the_table(constraint):
             device.park(step, {seq.ref: 3})
             if not other.ended:
                 rig.once(rig.decode_step([other], slot=1), [other])
+            rig.settle(step, [])  # all its rows are parked; it is waited for all the same
             step = rig.parked_step(seq, 3)
         if host:
             device.finalize(step, {seq.ref: seq.walker.mask()})

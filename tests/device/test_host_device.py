@@ -214,7 +214,10 @@ def test_lanes_hold_one_row_until_it_was_read():
         device.finalize(small, {seq.ref: seq.walker.mask()})
         rig.settle(small, [seq])
         assert seq.tokens == expected(seq)[:1]
-    third = rig.seq(ids=(1, 7), host_masked=True)  # the slot is free: all its rows were parked
+    third = rig.seq(ids=(1, 7), host_masked=True)
+    with pytest.raises(InvariantBroken, match="I4"):  # all its rows are parked, but it was not waited for
+        rig.launch(rig.prefill_step([third]), [third])
+    rig.settle(step, [])
     step = rig.launch(rig.prefill_step([third]), [third])
     device.park(step, {third.ref: 4})
     device.finalize(small := rig.parked_step(third, 4), {third.ref: None})

@@ -49,7 +49,8 @@ class Device(Protocol):
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """Block until the records of `rows` have landed and return copies of them, in that order.
 
-        `rows` are the step's rows that were sampled or closed and not parked. Raises `InvariantBroken` if one of them
+        `rows` are the step's rows that were sampled or closed and not parked; every step is waited for, also if all
+        its rows were parked and `rows` is empty: its forward may have failed. Raises `InvariantBroken` if one of them
         has not been sampled, `StepFailed` if the step failed on the device, `DeviceLost` if nothing can be saved.
         """
         ...

@@ -60,7 +60,6 @@ class HostDevice:
         landing = self._slots[step.slot]
         flight = Flight(step, landing, waiting, set(step.rows) - waiting)
         landing.take(flight, self._poison)
-        self._flights = {i: f for i, f in self._flights.items() if not f.over}
         self._flights[step.id] = flight
         self._newest = step.id
         lines = [i for i, ref in enumerate(step.rows) if ref in flight.ready]
@@ -82,7 +81,7 @@ class HostDevice:
         flight = self._waiting_flight(step, lanes)
         for ref, lane in lanes.items():
             holder = self._lanes[lane].holder
-            if lane in self._parked or (holder is not None and not holder.over):
+            if lane in self._parked or (holder is not None and not holder.read):
                 raise InvariantBroken(f"I4: {ref} is parked in lane {lane}, which another row holds")
         self._parked |= {lane: (ref, flight) for ref, lane in lanes.items()}
         flight.waiting -= set(lanes)

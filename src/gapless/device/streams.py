@@ -45,7 +45,7 @@ class Landing:
 
     def take(self, flight: Flight, poison: bool) -> None:
         """Reserve for a flight; raises `InvariantBroken` if another's lines were not read yet (I4)."""
-        if self.holder is not None and not self.holder.over:
+        if self.holder is not None and not self.holder.read:
             raise InvariantBroken(
                 f"I4: step {flight.step.id} lands where step {self.holder.step.id}'s records were not read yet"
             )
@@ -72,11 +72,6 @@ class Flight:
     started: float | None = None
     ended: float = 0.0
     read: bool = False
-
-    @property
-    def over(self) -> bool:
-        """Whether nobody will ask for its lines any more: they were read, or all its rows were parked."""
-        return self.read or not (self.waiting or self.ready)
 
 
 class Stream:

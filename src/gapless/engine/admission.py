@@ -89,7 +89,7 @@ class Admission:
             return None
         ref = self._rows.lease()
         if picture is not None:
-            entry = entry or self._prefixes.publish(picture.digest, taken[:block])
+            entry = entry or self._prefixes.publish(picture.digest, taken[:block], ref)
             entry.holders.add(ref)
             history.cached_tokens = 0 if block else limits.prefix
             self._pages.share(entry.pages[:full])

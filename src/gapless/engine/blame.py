@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from gapless.engine.book import Book
 from gapless.errors import DeviceLost, InvariantBroken, RequestFailed
-from gapless.records import Clock, RowRef
+from gapless.records import Clock, RowRef, Step, StepKind
 
 
 class Blame:
@@ -18,10 +18,11 @@ class Blame:
         self._clock = clock
 
     @contextmanager
-    def on(self, rows: Iterable[RowRef], closing: bool = False) -> Iterator[None]:
+    def on(self, rows: Iterable[RowRef], *, closing: bool = False, blocks: bool = False) -> Iterator[None]:
         """An exception in here ends the requests on `rows` and no others, unless the engine itself is lost.
 
-        `closing`: these rows have ended already and must only leave; if even that fails the device is lost.
+        `closing`: these rows have ended already and must only leave; if even that fails the device is lost. `blocks`:
+        picture blocks that `rows` compute are lost with them, and so is whoever shares one.
         """
         try:
             yield
@@ -32,4 +33,8 @@ class Blame:
                 raise DeviceLost(f"rows that had ended could not be closed: {error}") from error
             failure = RequestFailed(f"a device step with this request failed: {error}")
             failure.__cause__ = error
-            self._book.fail(tuple(rows), failure, self._clock.now())
+            self._book.fail(tuple(rows), failure, self._clock.now(), blocks=blocks)
+
+    def on_step(self, step: Step) -> AbstractContextManager[None]:
+        """An exception in here ends the requests the whole step computes for."""
+        return self.on(step.rows, blocks=step.kind is StepKind.PREFILL)

@@ -112,24 +112,25 @@ class Book:
             self._finalize(seq, now, error=_non_finite(seq))
             return
         reason = seq.commit(record, now)
-        if seq.entry is not None:
-            seq.entry.proved = True
         self._counters.tokens += 1
         tokens = (record.token,) if record.token is not None else ()
         self._emissions.append(Emission(seq.history.request.id, tokens))
         if reason is not None:
             self._finalize(seq, now, reason=reason)
 
-    def fail(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
-        """End the requests on `rows`, and those that share a picture block the failed step was to compute (I11)."""
+    def fail(self, rows: tuple[RowRef, ...], error: BaseException, now: float, *, blocks: bool = False) -> None:
+        """End the requests on `rows`; with `blocks` also those that share a picture block they were to compute (I11).
+
+        Whoever shares a block was launched behind it and is committed behind it, so nothing wrong was said yet.
+        """
         for ref in rows:
             seq = self._roster.get(ref)
             if seq is None:
                 continue
             self._finalize(seq, now, error=error)
-            if seq.entry is not None and not seq.entry.proved:
+            if blocks and seq.entry is not None and seq.entry.maker == ref:
                 self._admission.withdraw(seq.entry)
-                self.fail(tuple(h for h in seq.entry.holders if not self.finalized(h)), error, now)
+                self.fail(tuple(seq.entry.holders), error, now)
 
     def finalized(self, ref: RowRef) -> bool:
         """Whether the sequence on the row has ended."""

@@ -68,7 +68,7 @@ class Loop:
     def _launch(self, step: Step) -> None:
         for flight in self.pipeline.flights:  # this forward overwrites the logits of rows not yet sampled
             self._park(flight)
-        with self.blame.on(step.rows):
+        with self.blame.on_step(step):
             self.device.launch(step)
             self.counters.launched(step.kind, overlaps=not self.pipeline.empty)
             self.pipeline.launch(step)
@@ -99,13 +99,11 @@ class Loop:
         return sampled > 0
 
     def _settle(self) -> None:
-        """Wait for the oldest step and commit it (I2)."""
+        """Wait for the oldest step and commit it (I2), also if all its rows are parked: it may have failed."""
         flight = self.pipeline.oldest()
         self._park(flight)
-        rows = tuple(flight.sampled)
-        with self.blame.on(rows):
-            if rows:
-                self._commit(flight.step, self.device.wait(flight.step, rows))
+        with self.blame.on_step(flight.step):
+            self._commit(flight.step, self.device.wait(flight.step, tuple(flight.sampled)))
         self.pipeline.retire(flight)
 
     def _commit(self, step: Step, arrival: Arrival) -> None:

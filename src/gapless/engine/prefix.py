@@ -15,12 +15,12 @@ from gapless.records import Pages, RowRef
 
 @dataclass(slots=True, eq=False)
 class PrefixEntry:
-    """The pages of one picture's block and the rows that use them. `proved`: its computation has arrived unharmed."""
+    """The pages of one picture's block, the row whose prefill computes it, and the rows that use it."""
 
     key: str
     pages: tuple[int, ...]
+    maker: RowRef
     holders: set[RowRef] = field(default_factory=set)
-    proved: bool = False
 
 
 class PrefixTable:
@@ -35,11 +35,11 @@ class PrefixTable:
         """Return the live entry for a picture, or None."""
         return self._entries.get(key)
 
-    def publish(self, key: str, pages: tuple[int, ...]) -> PrefixEntry:
+    def publish(self, key: str, pages: tuple[int, ...], maker: RowRef) -> PrefixEntry:
         """Make an entry of freshly taken pages; the references now belong to the entry."""
         if key in self._entries:
             raise InvariantBroken(f"I5: the picture {key[:12]} is published twice")
-        entry = self._entries[key] = PrefixEntry(key, pages)
+        entry = self._entries[key] = PrefixEntry(key, pages, maker)
         return entry
 
     def withdraw(self, entry: PrefixEntry) -> None:
