@@ -143,7 +143,6 @@ class Referee:
                 self._unborn.add(ref)
 
     def _check_shape(self, step: Step) -> None:
-        self._drop_empty()
         slots = [f.step.slot for f in self.flights if f.step.kind is not StepKind.PARKED]
         if step.kind is StepKind.PARKED:
             raise broken("I1", f"step {step.id} is PARKED: it has no forward and is not launched")
@@ -299,7 +298,6 @@ class Referee:
     def before_wait(self, step: Step, rows: tuple[RowRef, ...]) -> None:
         """Judge the call itself: order, and that all it asks for was sampled."""
         self._alive("wait")
-        self._drop_empty()
         flight = self._find(step)
         if self.flights[0] is not flight:
             raise broken("I2", f"step {step.id} is waited for before step {self.flights[0].step.id}")
@@ -307,11 +305,6 @@ class Referee:
             raise broken("I7", f"step {step.id} is waited for while {flight.waiting} were not sampled")
         if len(rows) != len(flight.ready) or set(rows) != set(flight.ready):
             raise broken("I2", f"rows {rows} of step {step.id} are waited for, sampled were {flight.ready}")
-
-    def _drop_empty(self) -> None:
-        """Steps whose rows were all parked have nothing to wait for; their slot is free once they are the oldest."""
-        while self.flights and not self.flights[0].waiting and not self.flights[0].ready:
-            self.flights.pop(0)
 
     def after_wait(self, step: Step, rows: tuple[RowRef, ...], arrival: Arrival) -> None:
         """Judge what came back; the step is committed afterwards."""
@@ -391,7 +384,6 @@ class Referee:
 
     def audit(self) -> None:
         """When idle: no row, step or lane is left."""
-        self._drop_empty()
         left = {"rows": list(self.lives), "steps": [f.step.id for f in self.flights], "lanes": self.lanes}
         if any(left.values()):
             raise broken("I5", f"left behind when idle: {left}")

@@ -11,7 +11,7 @@ are a pure function of the steps launched before it, never of time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,12 +73,14 @@ class Fault:
     """Something to go wrong: `error` at the `nth` (from 0) use of `call`.
 
     `launch`, `finalize`, `park` and `wait` raise from the call itself, before it did anything; `device` lets a launch
-    return and its step fail later, so that `wait` raises.
+    return and its step fail later, so that `wait` raises. `rows` of `step` are what it hit.
     """
 
     call: str
     nth: int
     error: Exception = field(default_factory=lambda: StepFailed("an injected fault"))
+    rows: tuple[RowRef, ...] = ()
+    step: int = -1
 
 
 @dataclass
@@ -132,7 +134,7 @@ class SimDevice:
         with self._judged():
             self.referee.launch(step)
         try:
-            self._fault("launch")
+            self._fault("launch", step, step.rows)
         except Exception:
             self.referee.launch_failed(step)
             raise
@@ -142,7 +144,7 @@ class SimDevice:
         self._memory.poison(step.freed)
         self._poison_landing(self._landings[step.slot], step, step.rows)
         try:
-            self._fault("device")
+            self._fault("device", step, step.rows)
         except Exception as error:
             self._failed[step.id] = error
         with self._judged():
@@ -153,14 +155,16 @@ class SimDevice:
         with self._judged():
             self.referee.finalize(step, masks)
         try:
-            self._fault("finalize")
+            self._fault("finalize", step, masks)
         except Exception:
             self.referee.finalize_failed(step, masks)
             raise
         landing = self._landing(step)
         if step.kind is StepKind.PARKED:
             self._poison_landing(landing, step, step.rows)
-            self._rows[step.rows[0]].hidden = self._lanes.pop(step.lane)
+            ref = step.rows[0]
+            if masks[ref] is not None or step.lane in self._lanes:  # closing needs no logits
+                self._rows[ref].hidden = self._lanes.pop(step.lane)
             landing.started = max(self._clock.now(), self._compute_free)
         self._sample(step, landing, dict(masks))
 
@@ -168,7 +172,7 @@ class SimDevice:
         """See `Device`."""
         with self._judged():
             self.referee.park(step, lanes)
-        self._fault("park")
+        self._fault("park", step, lanes)
         self._log("park", step, tuple(lanes), self._clock.now(), self._clock.now())
         for ref, lane in lanes.items():
             self._lanes[lane] = self._rows[ref].hidden
@@ -177,7 +181,7 @@ class SimDevice:
         """See `Device`. The host's clock moves to the landing, then on by the bookkeeping the commit will cost."""
         with self._judged():
             self.referee.before_wait(step, rows)
-        self._fail_wait(step)
+        self._fail_wait(step, rows)
         landing, began = self._landing(step), self._clock.now()
         self._clock.advance_to(landing.lands)
         landed = self._clock.now()
@@ -185,7 +189,7 @@ class SimDevice:
         arrival = self._read(step, landing, rows)
         with self._judged():
             self.referee.after_wait(step, rows, arrival)
-        self._clock.advance(self._timing.bookkeeping)
+        self._clock.advance(self._timing.bookkeeping if rows else 0.0)
         self._log("commit", step, rows, landed, self._clock.now())
         return arrival
 
@@ -221,6 +225,7 @@ class SimDevice:
             length = self._timing.prefill
         landing.started = max(self._clock.now(), self._compute_free)
         self._compute_free = landing.started + length
+        landing.lands = landing.ended = self._compute_free
         self._log("forward", step, step.rows, landing.started, self._compute_free)
         if step.id in self._failed:
             for ref in step.rows:
@@ -240,6 +245,7 @@ class SimDevice:
         row = SimRow(start, list(prefill.pages), walker, prefill.position)
         self._rows[start.ref] = row
         if failed:
+            self._memory.ruin(prefill.prefix_pages)
             return
         if prefill.picture is not None:
             picture = lang.picture_word(prefill.picture.crops, prefill.picture.tiling)
@@ -315,26 +321,31 @@ class SimDevice:
 
     # -- faults and log ----------------------------------------------------------------------------------------------
 
-    def _fault(self, call: str) -> None:
+    def _fault(self, call: str, step: Step, rows: Iterable[RowRef]) -> None:
         """Raise the fault that is due at this use of `call`."""
         nth = self._calls.get(call, 0)
         self._calls[call] = nth + 1
         for fault in self.faults:
             if fault.call == call and fault.nth == nth:
-                if isinstance(fault.error, DeviceLost):
+                fault.rows, fault.step = tuple(rows), step.id
+                if isinstance(fault.error, DeviceLost) and call != "device":
                     self.referee.lost()
                 raise fault.error
 
-    def _fail_wait(self, step: Step) -> None:
+    def _fail_wait(self, step: Step, rows: tuple[RowRef, ...]) -> None:
         try:
-            self._fault("wait")
-            causes = [self._failed_rows[ref] for ref in step.rows if ref in self._failed_rows]
+            self._fault("wait", step, step.rows)
+            parked = step.rows if step.kind is StepKind.PARKED else ()
+            causes = [self._failed_rows[ref] for ref in parked if ref in self._failed_rows]
             causes += [self._failed[step.id]] if step.id in self._failed else []
+            if causes and isinstance(causes[0], DeviceLost):
+                self.referee.lost()
+                raise causes[0]
             if causes:
                 raise StepFailed(f"step {step.id} failed on the device") from causes[0]
         except Exception:
             self.referee.wait_failed(step)
-            for ref in step.rows:
+            for ref in rows:
                 self._rows[ref].done = True
             raise
 

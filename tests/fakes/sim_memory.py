@@ -35,6 +35,11 @@ class PagedMemory:
         self._words[:, list(pages)] = lang.STALE
         self._tags[:, list(pages)] = UNWRITTEN
 
+    def ruin(self, pages: Sequence[int]) -> None:
+        """What was to be written here never was, but later steps read it all the same: everything is `STALE`."""
+        self._words[:, list(pages)] = lang.STALE
+        self._tags[:, list(pages)] = np.arange(len(pages) * self.page_size).reshape(len(pages), self.page_size)
+
     def copy_page(self, source: int, target: int) -> None:
         """Copy one page, both layers."""
         self._words[:, target] = self._words[:, source]
@@ -54,6 +59,8 @@ class PagedMemory:
             held = pages[wrong // self.page_size]
             raise broken("I5", f"position {wrong} is read from page {held}, which holds position {tags[wrong]} there")
         words = self._words[layer, pages].reshape(-1)[: last + 1]
+        if (words == lang.STALE).any():
+            return lang.STALE
         total = int((words * (2 * places.astype(np.uint64) + np.uint64(1))).sum(dtype=np.uint64))
         return lang.summed(total, salt)
 
