@@ -114,11 +114,16 @@ def _is_control(token: dict[str, Any], reserved: set[int]) -> bool:
 def _without_controls(
     data: dict[str, Any], controls: list[dict[str, Any]], special: frozenset[int]
 ) -> tokenizers.Tokenizer:
-    """The same tokenizer with control tokens gone from the list that is matched first and from the vocabulary."""
+    """The same tokenizer with control tokens gone from the list that is matched first and from the vocabulary.
+
+    Added tokens that stay are put into the vocabulary, or the library would number them anew.
+    """
     contents = {t["content"] for t in controls}
+    kept = [t for t in data.get("added_tokens") or [] if t["content"] not in contents]
     vocab = {t: i for t, i in data["model"]["vocab"].items() if i not in special and t not in contents}
+    vocab |= {t["content"]: t["id"] for t in kept}
     plain = data | {
-        "added_tokens": [t for t in data.get("added_tokens") or [] if t["content"] not in contents],
+        "added_tokens": kept,
         "model": data["model"] | {"vocab": vocab, "unk_token": None},
         "post_processor": None,
         "truncation": None,
