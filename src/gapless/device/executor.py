@@ -5,8 +5,8 @@ lane buffer. Whoever calls decides on which stream or thread; calls come in laun
 `torch.inference_mode`.
 
 There is one pair of logits and hidden buffers: each forward overwrites the previous one's, so rows that wait for a
-host mask are parked first. Every model call has GROUP tokens, padded with the padding row (prompts one sequence at a
-time), so a token's result depends neither on its neighbours nor on whether it was prefilled or decoded.
+host mask are parked first. Prompts are fed one sequence at a time. That a token's result depends neither on its company
+nor on whether it was prefilled or decoded is the model's promise (`models.base`).
 
 With `rehearse`, freed pages are filled with NaN and handed-over token cells with -1, and a forward that would use one
 raises `InvariantBroken`.
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from gapless.constrain.table import Table
 from gapless.device.record import WIDTH
-from gapless.device.rows import PAD_ROW, SCRAP_PAGE, Changes, Feed, RowStore, pack_changes
+from gapless.device.rows import SCRAP_PAGE, Changes, Feed, RowStore, pack_changes
 from gapless.device.tables import DeviceTable
-from gapless.device.tail import GROUP, Tail
+from gapless.device.tail import Tail
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
 from gapless.records import POISON, Crops, DeviceLimits, Mask, Prefill, RowRef, Step, StepKind
@@ -34,12 +34,11 @@ from gapless.records import POISON, Crops, DeviceLimits, Mask, Prefill, RowRef, 
 
 @dataclass(frozen=True, slots=True)
 class PromptFeed:
-    """A prompt padded to whole groups: ids int64 [T], values float32 [T, 2], positions int64 [T]; `length` are real."""
+    """A prompt as arrays: ids int64 [T], values float32 [T, 2], positions int64 [T]; crops when there is a picture."""
 
     ids: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32]
     positions: npt.NDArray[np.int64]
-    length: int
     crops: Crops | None
 
 
@@ -65,37 +64,34 @@ def _pack_prompt(prefill: Prefill) -> PromptFeed:
     length = len(prefill.ids)
     if length == 0:
         raise InvariantBroken(f"row {prefill.start.ref.row} is prefilled with no ids, so nothing foretells its token")
-    padded = length + -length % GROUP
-    ids, positions = np.zeros(padded, dtype=np.int64), np.zeros(padded, dtype=np.int64)
-    values = np.full((padded, 2), POISON, dtype=np.float32)
-    ids[:length] = prefill.ids
-    positions[:length] = np.arange(prefill.position, prefill.position + length)
+    positions = np.arange(prefill.position, prefill.position + length, dtype=np.int64)
+    values = np.full((length, 2), POISON, dtype=np.float32)
     for i, value in enumerate(prefill.values):
         values[i, : len(value)] = value
     crops = None if prefill.picture is None else prefill.picture.crops.copy()
-    return PromptFeed(ids, values, positions, length, crops)
+    return PromptFeed(np.array(prefill.ids, dtype=np.int64), values, positions, crops)
 
 
 class Executor:
-    """Owns the rows, the KV cache and the record buffers `slots` [depth][rows, WIDTH] and `lanes` [rows][1, WIDTH]."""
+    """Owns rows, cache and record buffers: `slots` [depth] of [rows, WIDTH], `lanes` [rows * depth] of [1, WIDTH]."""
 
     def __init__(self, model: Model, table: Table, limits: DeviceLimits, rehearse: bool) -> None:
         device = model.device
         max_pages = -(-limits.max_context // limits.page_size)
-        batch = limits.rows - 1 + -(limits.rows - 1) % GROUP
+        lanes = limits.rows * limits.depth
         self._model = model
         self._page_size = limits.page_size
         self._rehearse = rehearse
         self._cache = model.new_cache(limits.pages, limits.page_size)
         self._rows = RowStore(limits.rows, max_pages, device)
         self._tail = Tail(model, DeviceTable(table, device), self._rows)
-        self.slots = [_lines(batch, device) for _ in range(limits.depth)]
-        self.lanes = [_lines(1, device) for _ in range(limits.rows)]
+        self.slots = [_lines(limits.rows, device) for _ in range(limits.depth)]
+        self.lanes = [_lines(1, device) for _ in range(lanes)]
         sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
-        self._hidden = sample.new_zeros((batch, sample.shape[1]))
-        self._logits = torch.zeros((batch, model.vocab), device=device)
-        self._parked_hidden = sample.new_zeros((limits.rows, sample.shape[1]))
-        self._parked_logits = torch.zeros((limits.rows, model.vocab), device=device)
+        self._hidden = sample.new_zeros((limits.rows, sample.shape[1]))
+        self._logits = torch.zeros((limits.rows, model.vocab), device=device)
+        self._parked_hidden = sample.new_zeros((lanes, sample.shape[1]))
+        self._parked_logits = torch.zeros((lanes, model.vocab), device=device)
         if rehearse:
             self._cache.poison(tuple(range(limits.pages)))
 
@@ -111,9 +107,8 @@ class Executor:
             self._prefill(work)
         else:
             self._decode(step.rows)
-        for first in range(0, len(step.rows), GROUP):
-            part = slice(first, first + GROUP)
-            self._logits[part] = self._model.logits(self._hidden[part])
+        count = len(step.rows)
+        self._logits[:count] = self._model.logits(self._hidden[:count])
         ready = [i for i, ref in enumerate(step.rows) if ref.row not in step.unsampled]
         if ready:
             refs, at = [step.rows[i] for i in ready], self._index(ready)
@@ -152,16 +147,14 @@ class Executor:
         self._rows.finish(refs)
 
     def _decode(self, refs: Sequence[RowRef]) -> None:
-        padding = [PAD_ROW] * (-len(refs) % GROUP)
-        for first, rows in enumerate(torch.split(self._index([ref.row for ref in refs] + padding), GROUP)):
-            feed = self._rows.feed(rows)
-            if self._rehearse:
-                self._check(feed, rows)
-                self._rows.hand_over(rows)
-            self._hidden[first * GROUP : (first + 1) * GROUP] = self._forward(feed)
+        rows = self._index([ref.row for ref in refs])
+        feed = self._rows.feed(rows)
+        if self._rehearse:
+            self._check(feed, rows)
+            self._rows.hand_over(rows)
+        self._hidden[: len(refs)] = self._forward(feed)
 
     def _prefill(self, work: Work) -> None:
-        self._hidden.zero_()  # the padding of the logits call
         for i, (prefill, prompt) in enumerate(zip(work.step.prefills, work.prompts, strict=True)):
             if prefill.picture is not None and prompt.crops is not None:
                 crops = torch.from_numpy(prompt.crops).to(self._model.device)
@@ -172,17 +165,18 @@ class Executor:
             self._hidden[i] = self._feed_prompt(prompt, prefill.start.ref.row)
 
     def _feed_prompt(self, prompt: PromptFeed, row: int) -> Tensor:
-        """Feed a prompt group by group -> hidden [dim] at its last id."""
+        """Feed a prompt -> hidden [dim] at its last id."""
         device = self._model.device
-        real = (torch.arange(len(prompt.ids), device=device) < prompt.length)[:, None]
-        tables = torch.where(real, self._rows.pages[row], SCRAP_PAGE)
-        parts = (torch.from_numpy(a).to(device) for a in (prompt.ids, prompt.values, prompt.positions))
-        groups = zip(*(torch.split(t, GROUP) for t in (*parts, tables)), strict=True)
-        hidden = [self._forward(Feed(*group)) for group in groups]
-        return hidden[-1][(prompt.length - 1) % GROUP]
+        feed = Feed(
+            ids=torch.from_numpy(prompt.ids).to(device),
+            values=torch.from_numpy(prompt.values).to(device),
+            positions=torch.from_numpy(prompt.positions).to(device),
+            tables=self._rows.pages[row].expand(len(prompt.ids), -1),
+        )
+        return self._forward(feed)[-1]
 
     def _forward(self, feed: Feed) -> Tensor:
-        """One model call of GROUP tokens -> hidden [GROUP, dim]."""
+        """One model call of T tokens -> hidden [T, dim]."""
         x = self._model.embed(feed.ids, feed.values)
         return self._model.forward(x, feed.positions, feed.tables, self._cache)
 

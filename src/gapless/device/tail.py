@@ -10,7 +10,7 @@ here asks a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,9 +21,6 @@ from gapless.device.sampler import Params, sample_rows
 from gapless.device.tables import Advance, DeviceTable
 from gapless.models.base import Model
 from gapless.records import POISON, Flags, RowRef, RowStart, ValueHead
-
-GROUP = 16
-"""Tokens in one model call. A float32 product rounds differently with fewer rows, so calls are padded to one shape."""
 
 
 class Tail:
@@ -90,7 +87,7 @@ class Tail:
             if not needing:
                 continue
             index = torch.tensor(needing, device=head.device)
-            decoded = _in_groups(decode, hidden[index]).double().reshape(len(needing), -1)
+            decoded = decode(hidden[index]).double().reshape(len(needing), -1)
             width = decoded.shape[1]
             chosen = (head[index] == kind)[:, None]
             values[index, :width] = torch.where(chosen, decoded, values[index, :width])
@@ -104,10 +101,3 @@ def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:
         Count.LEFT: at.left,
         Count.OBJECTS_LEFT: at.objects_left,
     }
-
-
-def _in_groups(decode: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-    """`decode` of hidden [n, dim] in padded calls of GROUP rows -> [n, ...]."""
-    count = len(hidden)
-    padded = torch.cat([hidden, hidden.new_zeros((-count % GROUP, hidden.shape[1]))])
-    return torch.cat([decode(part) for part in torch.split(padded, GROUP)])[:count]

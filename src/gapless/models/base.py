@@ -1,7 +1,8 @@
 """What a device needs of a model: a few pure functions over tensors.
 
 T is the number of tokens in a call; each token stands for itself: its sequence is known only through its page table
-row and its position, so a decode batch and a run of prompt tokens are the same call.
+row and its position, so a decode batch and a run of prompt tokens are the same call. In float32 a token's result is
+the same bits whatever else is in the call, and however much: whoever's products round differently pads them.
 """
 
 from __future__ import annotations
