@@ -1,0 +1,72 @@
+"""A question as data: what the fixed mix is a list of, and what the command line makes of its words.
+
+In: a skill, a text, settings. Out: the call of `VLM` that they mean, and its result. Nothing here knows where a
+question comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from gapless.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gapless.api.desk import Image
+    from gapless.api.stream import Stream
+    from gapless.api.vlm import VLM
+
+Skill = Literal["query", "caption", "point", "detect", "segment"]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked. `text`: the question, the object's name, or a caption's length."""
+
+    skill: Skill
+    text: str
+    settings: Mapping[str, float | int] = field(default_factory=dict)
+    reasoning: bool = False
+    spatial_refs: list[list[float]] | None = None
+
+    def put(self, vlm: VLM, image: Image | None) -> Result:
+        """Ask about a picture (a query: or without one) and return the library's result."""
+        refs, settings = self.spatial_refs, self.settings
+        result: Result
+        match self.skill:
+            case "query":
+                result = vlm.query(image, self.text, settings=settings, reasoning=self.reasoning, spatial_refs=refs)
+            case "caption":
+                result = vlm.caption(_given(image), self.text, settings=settings)
+            case "point":
+                result = vlm.point(_given(image), self.text, settings=settings, spatial_refs=refs)
+            case "detect":
+                result = vlm.detect(_given(image), self.text, settings=settings)
+            case "segment":
+                result = vlm.segment(_given(image), self.text, settings=settings, spatial_refs=refs)
+        return result
+
+    def stream(self, vlm: VLM, image: Image | None) -> Stream:
+        """Ask, and return the answer as it grows. Points and boxes do not stream: raises `InvalidRequest`."""
+        refs, settings = self.spatial_refs, self.settings
+        stream: Stream
+        match self.skill:
+            case "query":
+                stream = vlm.query(
+                    image, self.text, stream=True, settings=settings, reasoning=self.reasoning, spatial_refs=refs
+                )["answer"]
+            case "caption":
+                stream = vlm.caption(_given(image), self.text, stream=True, settings=settings)["caption"]
+            case "segment":
+                stream = vlm.segment(_given(image), self.text, spatial_refs=refs, stream=True, settings=settings)
+            case _:
+                raise InvalidRequest(f"{self.skill} does not stream; ask for the whole answer", param="stream")
+        return stream
+
+
+def _given(image: Image | None) -> Image:
+    if image is None:
+        raise InvalidRequest("only a query goes without a picture; name one", param="image")
+    return image
