@@ -1,0 +1,70 @@
+"""`gapless bench`: measurements, one subcommand each. Every one says what machine it ran on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gapless.bench.mix import MIX, PICTURES
+from gapless.cli.examples import epilog
+from gapless.cli.options import DeviceOption, DTypeChoice, DTypeOption, JsonOption, ModelOption
+from gapless.cli.show import json_line
+from gapless.cli.terminal import complain, spinner, table
+
+if TYPE_CHECKING:
+    from gapless.bench.run import Report
+
+app = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
+NO_PROMISE = (
+    "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
+    "may gain nothing from it, or lose a little; the answers are the same either way."
+)
+
+
+@app.command("mix", epilog=epilog("bench mix"))
+def mix(
+    depth: Annotated[
+        list[int] | None,
+        typer.Option("--depth", min=1, help="A depth to run at; may be given again. Default: 1 and 2."),
+    ] = None,
+    model: ModelOption = "glint",
+    device: DeviceOption = "auto",
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    json: JsonOption = False,
+) -> int:
+    """Run one fixed mix at each depth: 24 requests of all skills over four small pictures, all at once."""
+    depths = depth or [1, 2]
+    with spinner(f"running the mix at depth {' and '.join(map(str, depths))}"):
+        from gapless.bench.run import run_mix
+
+        report = run_mix(model, depths, device=device, dtype=dtype.for_load())
+    if json:
+        json_line(report.as_dict())
+    else:
+        show_report(report)
+    if not report.answers_equal:
+        complain("the answers differ between depths, which is a bug; please report it with this machine's description")
+        return 1
+    return 0
+
+
+def show_report(report: Report) -> None:
+    """Print a report for people."""
+    columns = ("depth", "steps", "tokens", "wall s", "step ms", "idle %", "tokens/s")
+    rows = [
+        (
+            run.depth,
+            run.steps,
+            run.tokens,
+            f"{run.wall_s:.2f}",
+            f"{run.step_ms:.2f}",
+            f"{100 * run.idle_share:.1f}",
+            f"{run.tokens_per_s:.0f}",
+        )
+        for run in report.runs
+    ]
+    table(columns, rows, title=f"The fixed mix: {len(MIX)} requests over {len(PICTURES)} pictures, all at once")
+    print(f"answers equal at every depth: {'yes' if report.answers_equal else 'NO'}")
+    print(f"machine: {report.machine}")
+    print(NO_PROMISE)

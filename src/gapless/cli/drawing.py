@@ -1,0 +1,82 @@
+"""Where `--draw` writes, and what: points, boxes, outlines on the picture, answers and captions under it.
+
+In: the option's text and the pictures' names. Out: one path a picture, no two the same; written files. Checked before
+anything is asked: a picture format Pillow can write, and for several pictures a folder or a pattern.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import typer
+from PIL import Image
+
+from gapless.bench.asks import Ask, Result
+from gapless.errors import GaplessError
+from gapless.images.decode import RGB
+from gapless.images.draw import draw_boxes, draw_outline, draw_points, draw_text
+
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+NAME = "{name}"
+
+
+def plan_files(wanted: str, pictures: Sequence[str]) -> list[Path]:
+    """A file for each picture. `wanted` is a file, a folder (it exists or ends with a slash), or a pattern with {name}.
+
+    In a folder, and for {name}, a file takes its picture's name without its ending; where two pictures share one, the
+    later ones get -2, -3 and so on. Raises a usage error for a format that cannot be written, for one plain file and
+    several pictures, and where there is no picture to draw on.
+    """
+    if not pictures:
+        raise typer.BadParameter("--draw draws on a picture, and none was given")
+    is_folder = wanted.endswith(("/", os.sep)) or Path(wanted).is_dir()
+    pattern = str(Path(wanted) / f"{NAME}.png") if is_folder else wanted
+    if len(pictures) > 1 and NAME not in pattern:
+        raise typer.BadParameter(
+            f"--draw {wanted!r} is one file for {len(pictures)} pictures; name a folder with a slash at its end, "
+            f"or a pattern such as 'drawn-{NAME}.png'"
+        )
+    if Path(pattern).suffix.lower() not in FORMATS:
+        raise typer.BadParameter(f"--draw {wanted!r} must end with one of {', '.join(FORMATS)}, or be a folder")
+    return [Path(pattern.replace(NAME, name)) for name in _distinct(pictures)]
+
+
+def _distinct(pictures: Sequence[str]) -> list[str]:
+    """Each picture's bare name, numbered from the second of a kind on."""
+    names: dict[str, None] = {}
+    for picture in pictures:
+        bare = "stdin" if picture == "-" else Path(picture).stem
+        name, count = bare, 1
+        while name in names:
+            count += 1
+            name = f"{bare}-{count}"
+        names[name] = None
+    return list(names)
+
+
+def draw_answer(ask: Ask, result: Result, image: RGB, path: Path) -> Path:
+    """Draw a result on its upright picture and write it, making the folder. Returns the path."""
+    drawn = _drawn(ask, result, Image.fromarray(image))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        drawn.save(path, FORMATS[path.suffix.lower()])
+    except OSError as error:
+        raise GaplessError(f"cannot write {str(path)!r}: {error.strerror or error}; name another place") from error
+    return path
+
+
+def _drawn(ask: Ask, result: Result, picture: Image.Image) -> Image.Image:
+    match ask.skill:
+        case "point":
+            return draw_points(picture, result["points"], ask.text)
+        case "detect":
+            return draw_boxes(picture, result["objects"], ask.text)
+        case "segment":
+            bbox: Mapping[str, float] | None = result["bbox"]
+            return draw_outline(picture, result["path"], bbox, ask.text)
+        case "query":
+            return draw_text(picture, f"{ask.text}\n{result['answer'].strip()}")
+        case "caption":
+            return draw_text(picture, result["caption"].strip())

@@ -1,0 +1,63 @@
+"""The examples that `--help` shows, kept as data so that the tests run each of them.
+
+`photo.png`, `a.png` and `b.png` stand for any pictures of the user's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A command line and what it is good for."""
+
+    line: str
+    meaning: str
+
+
+EXAMPLES: dict[str, tuple[Example, ...]] = {
+    "": (
+        Example('gapless query photo.png "How many stars are there?"', "a question about a picture"),
+        Example("gapless detect photo.png star --draw boxes.png", "boxes, drawn on a copy"),
+        Example("gapless models", "what can be loaded by name"),
+    ),
+    "query": (
+        Example('gapless query photo.png "How many stars are there?"', "one question, one answer"),
+        Example('gapless query a.png b.png "What colour is the star?"', "one JSON line a picture"),
+        Example('cat photo.png | gapless query - "What is this?" --stream', "a picture from standard input"),
+        Example('gapless query "Is red a colour?" --temperature 0', "no picture: a question by itself"),
+    ),
+    "caption": (
+        Example("gapless caption photo.png --length short", "a few words"),
+        Example("gapless caption a.png b.png > captions.jsonl", "one JSON line a picture"),
+    ),
+    "point": (
+        Example("gapless point photo.png star", "the middle of each star, x and y from 0 to 1"),
+        Example('gapless point photo.png "red star" --draw points.png', "and a copy with the points on it"),
+    ),
+    "detect": (
+        Example("gapless detect photo.png star --json", "boxes with everything the library returns"),
+        Example("gapless detect a.png b.png star --draw boxes/", "a folder of drawn pictures"),
+        Example("gapless detect a.png b.png star --draw 'boxes-{name}.png'", "the same, by a pattern"),
+    ),
+    "segment": (
+        Example("gapless segment photo.png star", "box, and an outline inside it as an SVG path"),
+        Example("gapless segment photo.png star --draw outline.png", "and a copy with the outline on it"),
+    ),
+    "models": (
+        Example("gapless models", "what can be loaded by name"),
+        Example("gapless models --json", "the same for machines"),
+    ),
+    "bench": (Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),),
+    "bench mix": (
+        Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),
+        Example("gapless bench mix --depth 1 --depth 3 --json", "other depths, for machines"),
+    ),
+}
+
+
+def epilog(command: str) -> str:
+    """The help's last paragraph: each example on a line of its own, under its meaning."""
+    lines = [text for example in EXAMPLES[command] for text in (f"# {example.meaning}", f"$ {example.line}")]
+    return "\n".join(["Examples:", *lines])

@@ -1,0 +1,86 @@
+"""The command line's door: the commands, and what their endings mean.
+
+In: `sys.argv`. Out: data on standard output, everything else on standard error, and an exit code: 0 all is well,
+1 something failed (said in one line), 2 the command line is wrong, 130 interrupted. Torch is not imported before a
+command needs a model, so `--help` and `--version` answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+from typing import Annotated, cast
+
+import typer
+
+from gapless import __version__
+from gapless.cli import bench, models, skills
+from gapless.cli.examples import epilog
+from gapless.cli.terminal import complain
+from gapless.errors import GaplessError
+
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+UsageError: type[Exception] = cast(type[Exception], typer.BadParameter.__mro__[1])
+"""What every complaint about a command line derives from; typer exports only its child."""
+
+app = typer.Typer(name="gapless", add_completion=False, epilog=epilog(""))
+for _name, _command in skills.COMMANDS.items():
+    app.command(_name, epilog=epilog(_name))(_command)
+app.command("models", epilog=epilog("models"))(models.models)
+app.add_typer(bench.app, name="bench", epilog=epilog("bench"))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gapless {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def gapless(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Ask questions about pictures: query, caption, point, detect and segment, on your own machine."""
+    if context.invoked_subcommand is None and (text := context.get_help()):
+        print(text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command line (default: the process's own) and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="gapless")
+        sys.stdout.flush()
+        return int(code or 0)
+    except UsageError as error:
+        complain(f"{_message_of(error)} (see {_command_of(error)} --help)")
+        return WRONG_USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return FAILED
+    except GaplessError as error:
+        complain(error)
+        return FAILED
+
+
+def _message_of(error: Exception) -> str:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return str(message).removeprefix("Invalid value: ")
+
+
+def _command_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context else "gapless"
+
+
+def _forget_stdout() -> None:
+    """The reader of our output has left: nothing more can be said, and the interpreter must not try at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,152 @@
+"""The options that the commands share, each said once, and what they are gathered into.
+
+Only options that change something are offered: temperature, top-p and seed belong to free text, since points, boxes
+and outlines always take the likeliest token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from gapless.config import DType
+from gapless.errors import InvalidRequest
+from gapless.skills.settings import Settings
+
+RUN, SAMPLE, SHOW = "Model and machine", "Answer", "Output"
+
+
+class DTypeChoice(StrEnum):
+    """Number formats to compute in: `config.DType` in the form that the command line's parser takes."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+    def for_load(self) -> DType:
+        """What `gapless.load` takes."""
+        return self.value
+
+
+class LengthChoice(StrEnum):
+    """How long a caption is."""
+
+    SHORT = "short"
+    NORMAL = "normal"
+    LONG = "long"
+
+
+ModelOption = Annotated[
+    str, typer.Option("--model", metavar="NAME|FOLDER", rich_help_panel=RUN, help="A model's name, or its folder.")
+]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", rich_help_panel=RUN, help="Where to compute: auto or cpu.")
+]
+DTypeOption = Annotated[
+    DTypeChoice, typer.Option("--dtype", rich_help_panel=RUN, help="Number format; auto is the device's own choice.")
+]
+DepthOption = Annotated[
+    int,
+    typer.Option("--depth", min=1, rich_help_panel=RUN, help="Steps in flight; 1 waits after each. Same answers."),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", rich_help_panel=RUN, help="Give a picture up after this long."),
+]
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option("--max-tokens", metavar="N", rich_help_panel=SAMPLE, help="Stop the answer after N tokens."),
+]
+MaxObjectsOption = Annotated[
+    int | None, typer.Option("--max-objects", metavar="N", rich_help_panel=SAMPLE, help="Stop after N objects.")
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature", metavar="T", rich_help_panel=SAMPLE, help="0 takes the likeliest token; more is bolder."
+    ),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option("--top-p", metavar="P", rich_help_panel=SAMPLE, help="Sample among the likeliest P of all tokens."),
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", metavar="N", rich_help_panel=SAMPLE, help="Same seed, same answer.")
+]
+SpatialRefOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spatial-ref",
+        metavar="X,Y|X1,Y1,X2,Y2",
+        rich_help_panel=SAMPLE,
+        help="A point or box the words refer to, 0..1 of the picture; may be given again.",
+    ),
+]
+ReasoningOption = Annotated[
+    bool, typer.Option("--reasoning", rich_help_panel=SAMPLE, help="Think first, and show the thoughts.")
+]
+LengthOption = Annotated[LengthChoice, typer.Option("--length", rich_help_panel=SAMPLE, help="How long a caption.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", rich_help_panel=SHOW, help="One JSON object a picture, with all the library returns.")
+]
+StreamOption = Annotated[
+    bool, typer.Option("--stream", rich_help_panel=SHOW, help="Print the answer as it comes; one picture only.")
+]
+DrawOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draw",
+        metavar="OUT",
+        rich_help_panel=SHOW,
+        help="Draw the answer on the picture: a file; for several pictures a folder or a pattern with {name}.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What to load, and where to run it."""
+
+    model: str
+    device: str
+    dtype: DTypeChoice
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How to show what comes back."""
+
+    json: bool
+    draw: str | None
+    stream: bool = False
+
+
+def checked_settings(**named: float | None) -> dict[str, float | int]:
+    """The settings that were given, checked before a model is loaded. A wrong one is a usage error."""
+    given = {name: value for name, value in named.items() if value is not None}
+    try:
+        Settings.parse(given)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error)) from error
+    return given
+
+
+def spatial_refs(texts: Sequence[str] | None) -> list[list[float]] | None:
+    """Points [x, y] and boxes [x_min, y_min, x_max, y_max] from their spelling on the command line."""
+    return [_spatial_ref(text) for text in texts] if texts else None
+
+
+def _spatial_ref(text: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 4) or not all(0 <= n <= 1 for n in numbers):
+        raise typer.BadParameter(f"--spatial-ref {text!r} is not X,Y or X1,Y1,X2,Y2 with numbers from 0 to 1")
+    return numbers

@@ -1,0 +1,166 @@
+"""The five skills as commands. Each turns its words and options into an `Ask` and hands it to `answer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from gapless.bench.asks import Ask
+from gapless.cli.answer import answer
+from gapless.cli.options import (
+    DepthOption,
+    DeviceOption,
+    DrawOption,
+    DTypeChoice,
+    DTypeOption,
+    Engine,
+    JsonOption,
+    LengthChoice,
+    LengthOption,
+    MaxObjectsOption,
+    MaxTokensOption,
+    ModelOption,
+    Output,
+    ReasoningOption,
+    SeedOption,
+    SpatialRefOption,
+    StreamOption,
+    TemperatureOption,
+    TimeoutOption,
+    TopPOption,
+    checked_settings,
+    spatial_refs,
+)
+from gapless.cli.words import check_words, read_pictures
+
+Pictures = Annotated[list[str] | None, typer.Argument(metavar="IMG", help="Pictures; - is standard input.")]
+QUESTION: str = typer.Argument(..., metavar="QUESTION", help="What you want to know, in quotes.")
+OBJECT: str = typer.Argument(..., metavar="OBJECT", help="What to look for, in quotes if it is several words.")
+
+DEFAULT_MODEL, DEFAULT_DEVICE, DEFAULT_DEPTH = "glint", "auto", 2
+
+
+def query(
+    pictures: Pictures = None,
+    question: str = QUESTION,
+    reasoning: ReasoningOption = False,
+    spatial_ref: SpatialRefOption = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
+    stream: StreamOption = False,
+    json: JsonOption = False,
+    draw: DrawOption = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = DEFAULT_DEVICE,
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    depth: DepthOption = DEFAULT_DEPTH,
+    timeout: TimeoutOption = None,
+) -> int:
+    """Answer a question about each picture, or a question without a picture."""
+    check_words(pictures or [], question, "question")
+    settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
+    ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
+    return answer(ask, read_pictures(pictures or []), Engine(model, device, dtype, depth), Output(json, draw, stream))
+
+
+def caption(
+    pictures: Pictures = None,
+    length: LengthOption = LengthChoice.NORMAL,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
+    stream: StreamOption = False,
+    json: JsonOption = False,
+    draw: DrawOption = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = DEFAULT_DEVICE,
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    depth: DepthOption = DEFAULT_DEPTH,
+    timeout: TimeoutOption = None,
+) -> int:
+    """Describe each picture."""
+    settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
+    ask = Ask("caption", length.value, settings)
+    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw, stream))
+
+
+def point(
+    pictures: Pictures = None,
+    object: str = OBJECT,
+    spatial_ref: SpatialRefOption = None,
+    max_objects: MaxObjectsOption = None,
+    max_tokens: MaxTokensOption = None,
+    json: JsonOption = False,
+    draw: DrawOption = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = DEFAULT_DEVICE,
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    depth: DepthOption = DEFAULT_DEPTH,
+    timeout: TimeoutOption = None,
+) -> int:
+    """Find the middle of each object of a kind."""
+    check_words(pictures or [], object, "object")
+    settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
+    ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
+    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw))
+
+
+def detect(
+    pictures: Pictures = None,
+    object: str = OBJECT,
+    max_objects: MaxObjectsOption = None,
+    max_tokens: MaxTokensOption = None,
+    json: JsonOption = False,
+    draw: DrawOption = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = DEFAULT_DEVICE,
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    depth: DepthOption = DEFAULT_DEPTH,
+    timeout: TimeoutOption = None,
+) -> int:
+    """Find a box around each object of a kind."""
+    check_words(pictures or [], object, "object")
+    settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
+    ask = Ask("detect", object, settings)
+    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw))
+
+
+def segment(
+    pictures: Pictures = None,
+    object: str = OBJECT,
+    spatial_ref: SpatialRefOption = None,
+    max_tokens: MaxTokensOption = None,
+    stream: StreamOption = False,
+    json: JsonOption = False,
+    draw: DrawOption = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = DEFAULT_DEVICE,
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    depth: DepthOption = DEFAULT_DEPTH,
+    timeout: TimeoutOption = None,
+) -> int:
+    """Outline one object: its box, and an SVG path inside the box."""
+    check_words(pictures or [], object, "object")
+    settings = checked_settings(max_tokens=max_tokens, timeout=timeout)
+    ask = Ask("segment", object, settings, spatial_refs=spatial_refs(spatial_ref))
+    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw, stream))
+
+
+def _some(pictures: list[str] | None) -> list[str]:
+    if not pictures:
+        raise typer.BadParameter("which picture? Name a file, or - for standard input")
+    return pictures
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "query": query,
+    "caption": caption,
+    "point": point,
+    "detect": detect,
+    "segment": segment,
+}

@@ -1,0 +1,71 @@
+"""Where words go: data to standard output, everything else to standard error.
+
+In: messages. Out: lines and bars on standard error; a spinner or a bar shows only where a person is watching. Nothing
+here knows what is being done.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+PLAIN_WIDTH = 1000
+"""Columns where no terminal sets them: wide enough that nothing is broken into lines."""
+
+
+def one_line(message: object) -> str:
+    """The message with every run of white space made one blank, so that an error is one line."""
+    return " ".join(str(message).split())
+
+
+def complain(message: object) -> None:
+    """Print one line on standard error, led by the program's name."""
+    print(f"gapless: {one_line(message)}", file=sys.stderr)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Print a table on standard output: framed on a terminal, bare columns of full width anywhere else."""
+    framed = sys.stdout.isatty()
+    grid = Table(
+        *columns, title=title or None, title_justify="left", box=box.ROUNDED if framed else None, pad_edge=framed
+    )
+    for row in rows:
+        grid.add_row(*(escape(str(cell)) for cell in row))
+    Console(width=None if framed else PLAIN_WIDTH, highlight=False).print(grid)
+
+
+@contextmanager
+def spinner(doing: str) -> Iterator[None]:
+    """Show `doing` with a spinner on standard error while the block runs, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(doing):
+        yield
+
+
+@contextmanager
+def progress_bar(doing: str, total: int) -> Iterator[Progress]:
+    """A bar on standard error for `total` things, advanced with `progress.advance(progress.task_ids[0])`.
+
+    Lines printed meanwhile go above the bar where both are on the terminal, and are left alone where output is a file.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not console.is_terminal,
+    ) as progress:
+        progress.add_task(doing, total=total)
+        yield progress

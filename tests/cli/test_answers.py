@@ -1,0 +1,233 @@
+"""What the five skill commands print, write and end with. The model is a fake."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.cli.fake_vlm import FakeVLM
+
+from gapless.cli.main import main
+from gapless.errors import ModelNotFound
+
+pytestmark = pytest.mark.usefixtures("pictures")
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_query_prints_the_answer_alone(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "a.png", "How bright?"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "brightness 40\n" and err == ""
+    assert vlm.calls == [
+        ("query", (30, 40, 3), {"question": "How bright?", "reasoning": False, "settings": {}, "spatial_refs": None})
+    ]
+    assert vlm.loaded_with == {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2}
+    assert vlm.closed_after is None
+
+
+def test_query_without_a_picture(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "What is red?"]) == 0
+    assert capsys.readouterr().out == "brightness none\n"
+
+
+def test_options_reach_the_library(vlm: FakeVLM) -> None:
+    words = "query a.png what? --model m --device cpu --dtype bfloat16 --depth 3 --max-tokens 9 --temperature 0.5"
+    words += " --top-p 0.9 --seed 7 --timeout 2.5 --reasoning --spatial-ref 0.5,0.25 --spatial-ref 0,0,1,0.5"
+    assert main(words.split()) == 0
+    assert vlm.loaded_with == {"model": "m", "device": "cpu", "dtype": "bfloat16", "depth": 3}
+    assert vlm.calls[0][2] == {
+        "question": "what?",
+        "reasoning": True,
+        "settings": {"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "seed": 7, "timeout": 2.5},
+        "spatial_refs": [[0.5, 0.25], [0, 0, 1, 0.5]],
+    }
+    assert main(["detect", "a.png", "star", "--max-objects", "4", "--max-tokens", "12"]) == 0
+    assert vlm.calls[1][2] == {"object": "star", "settings": {"max_objects": 4, "max_tokens": 12}}
+
+
+def test_reasoning_is_shown_before_the_answer(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "a.png", "why?", "--reasoning"]) == 0
+    assert capsys.readouterr().out == "reasoning: because\n\nbrightness 40\n"
+    assert main(["query", "a.png", "why?", "--reasoning", "--stream"]) == 0
+    assert capsys.readouterr().out == "reasoning: because\n\nbrightness40\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("caption a.png --length short", "a short caption\n"),
+        ("point a.png star", "0.2500 0.5000\n0.7500 0.1250\n"),
+        ("detect a.png star", "0.1000 0.2000 0.5000 0.7500\n"),
+        ("segment a.png star", "bbox 0.2500 0.2500 0.7500 0.7500\npath M 0 0 L 1 0 L 1 1 Z\n"),
+        ("caption a.png --stream", "a normal\n"),
+        ("segment a.png star --stream", "M 0 0 L 1 0 L 1 1 Z\n"),
+    ],
+)
+def test_plain_output(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], words: str, expected: str) -> None:
+    assert main(words.split()) == 0
+    assert capsys.readouterr() == (expected, "")
+
+
+@pytest.mark.parametrize("skill", ["point", "segment"])
+def test_nothing_found_is_no_datum(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], skill: str) -> None:
+    assert main([skill, "a.png", "nothing"]) == 0
+    assert capsys.readouterr() == ("", "gapless: no nothing found\n")
+
+
+def test_json_of_one_picture_is_the_library_dict(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["point", "a.png", "star", "--json"]) == 0
+    (line,) = lines(capsys.readouterr().out)
+    assert line == {
+        "image": "a.png",
+        "points": [{"x": 0.25, "y": 0.5}, {"x": 0.75, "y": 0.125}],
+        "finish_reason": "stop",
+        "metrics": {"output_tokens": 3},
+    }
+
+
+def test_json_stream_ends_with_the_whole_result(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "a.png", "how?", "--stream", "--json"]) == 0
+    found = lines(capsys.readouterr().out)
+    assert found[:2] == [{"chunk": "brightness"}, {"chunk": "40"}]
+    assert found[2]["answer"] == "brightness 40" and found[2]["completed"] is True and "metrics" in found[2]
+    assert main(["segment", "a.png", "star", "--stream", "--json"]) == 0
+    found = lines(capsys.readouterr().out)
+    assert [sorted(line)[0] for line in found] == ["bbox", "chunk", "bbox"]
+    assert found[-1]["completed"] is True
+
+
+def test_several_pictures_give_a_line_each_in_order(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["b.png", "a.png"] * 20
+    assert main(["query", *names, "How bright?"]) == 0
+    out, err = capsys.readouterr()
+    assert [(line["image"], line["answer"]) for line in lines(out)] == [
+        (name, "brightness 200" if name == "b.png" else "brightness 40") for name in names
+    ]
+    assert err == ""
+
+
+def test_a_bad_picture_among_several(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["caption", "a.png", "broken.png", "missing.png", "night.png", "b.png"]) == 1
+    out, err = capsys.readouterr()
+    found = lines(out)
+    assert [line["image"] for line in found] == ["a.png", "broken.png", "missing.png", "night.png", "b.png"]
+    assert [line.get("error_type") for line in found] == [None, "InvalidImage", "InvalidImage", "RequestTimeout", None]
+    assert "missing.png" in found[2]["error"] and "caption" in found[4]
+    assert err == "gapless: 3 of 5 pictures failed; their lines say why\n"
+
+
+@pytest.mark.parametrize("name", ["broken.png", "missing.png", "."])
+def test_a_bad_picture_alone_is_told_before_loading(
+    vlm: FakeVLM, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["caption", name]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("gapless: ") and err.count("\n") == 1
+    assert vlm.loaded_with == {}
+
+
+def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    vlm.raises = ModelNotFound("no such\nmodel; take another")
+    assert main(["caption", "a.png", "--json"]) == 1
+    assert capsys.readouterr() == ("", "gapless: no such model; take another\n")
+    assert vlm.closed_after is ModelNotFound
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["query"], "QUESTION"),
+        (["query", "a.png"], "the question is missing"),
+        (["query", "a.png", "How", "bright?"], "put the question in quotes"),
+        (["point", "star"], "which picture?"),
+        (["point", "a.png", "b.png"], "the object is missing"),
+        (["caption"], "which picture?"),
+        (["caption", "-", "-"], "give it once"),
+        (["caption", "a.png", "b.png", "--stream"], "give one picture"),
+        (["caption", "a.png", "--stream", "--draw", "x.png"], "leave out --stream"),
+        (["query", "what?", "--draw", "x.png"], "none was given"),
+        (["caption", "a.png", "--temperature", "-1"], "temperature must be"),
+        (["caption", "a.png", "--max-tokens", "0"], "max_tokens must be"),
+        (["point", "a.png", "star", "--spatial-ref", "1,2"], "--spatial-ref '1,2'"),
+        (["point", "a.png", "star", "--spatial-ref", "nan,0"], "--spatial-ref 'nan,0'"),
+        (["caption", "a.png", "--depth", "0"], "--depth"),
+        (["caption", "a.png", "--length", "endless"], "--length"),
+        (["detect", "a.png", "b.png", "star", "--draw", "x.png"], "one file for 2 pictures"),
+        (["detect", "a.png", "star", "--draw", "x.txt"], "must end with one of .png"),
+        (["detekt", "a.png", "star"], "No such command 'detekt'"),
+        (["caption", "a.png", "--lenght", "short"], "--lenght"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(
+    vlm: FakeVLM, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and says in err
+    assert err.startswith("gapless: ") and err.endswith("--help)\n") and err.count("\n") == 1
+    assert vlm.loaded_with == {}
+
+
+def test_standard_input_is_a_picture(
+    vlm: FakeVLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, pictures: Path
+) -> None:
+    piped = SimpleNamespace(buffer=io.BytesIO((pictures / "b.png").read_bytes()), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", piped)
+    assert main(["query", "a.png", "-", "how?"]) == 0
+    assert [line["answer"] for line in lines(capsys.readouterr().out)] == ["brightness 40", "brightness 200"]
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["caption", "-"]) == 2
+    assert "that is a terminal" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130_and_cancels(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    vlm.raises = KeyboardInterrupt()
+    assert main(["caption", "a.png"]) == 130
+    assert capsys.readouterr() == ("", "")
+    assert vlm.closed_after is KeyboardInterrupt
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+@pytest.mark.parametrize("words", ["point a.png star", "detect a.png star", "segment a.png star"])
+def test_draw_on_a_copy(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], pictures: Path, words: str) -> None:
+    before = (pictures / "a.png").read_bytes()
+    assert main([*words.split(), "--draw", "new/out.png"]) == 0
+    out, err = capsys.readouterr()
+    assert out and err == "gapless: drawn to new/out.png\n"
+    drawn = pixels(pictures / "new" / "out.png")
+    assert drawn.shape == (30, 40, 3) and (drawn != 40).any()
+    assert (pictures / "a.png").read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["query", "a.png", "How bright?"], ["caption", "a.png"]])
+def test_text_is_set_under_the_picture(vlm: FakeVLM, pictures: Path, words: list[str]) -> None:
+    assert main([*words, "--draw", "out.jpg"]) == 0
+    assert Image.open(pictures / "out.jpg").format == "JPEG"
+    drawn = pixels(pictures / "out.jpg")
+    assert drawn.shape[0] > 30 and abs(drawn[:25, :40].astype(int) - 40).max() < 12
+
+
+def test_draw_several(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], pictures: Path) -> None:
+    assert main(["detect", "a.png", "b.png", "./a.png", "star", "--draw", "boxes/"]) == 0
+    drawn = [line["drawn"] for line in lines(capsys.readouterr().out)]
+    assert drawn == ["boxes/a.png", "boxes/b.png", "boxes/a-2.png"]
+    assert all((pictures / name).is_file() for name in drawn)
+    assert main(["detect", "a.png", "b.png", "star", "--draw", "box-{name}.webp"]) == 0
+    assert [line["drawn"] for line in lines(capsys.readouterr().out)] == ["box-a.webp", "box-b.webp"]
+
+
+def test_a_place_that_cannot_be_written(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "a.png", "star", "--draw", "b.png/out.png"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("gapless: cannot write 'b.png/out.png'") and err.count("\n") == 1

@@ -1,0 +1,56 @@
+"""Help texts teach with examples, and the examples work."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gapless.bench.mix import picture_path
+from gapless.cli.examples import EXAMPLES
+from gapless.cli.main import main
+
+SLOW = {"gapless bench mix --depth 1 --depth 3 --json"}
+"""Alike to one that is run."""
+EACH = sorted({example.line for examples in EXAMPLES.values() for example in examples} - SLOW)
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_help_shows_its_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert EXAMPLES[command]
+    for example in EXAMPLES[command]:
+        assert f"$ {example.line}" in said and f"# {example.meaning}" in said
+
+
+def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run one shell line of the shapes that examples have: `gapless ...`, `cat FILE | gapless ...`, `... > FILE`."""
+    words = shlex.split(line)
+    if words[0] == "cat":
+        piped = SimpleNamespace(buffer=io.BytesIO(Path(words[1]).read_bytes()), isatty=lambda: False)
+        monkeypatch.setattr("sys.stdin", piped)
+        words = words[3:]
+    if ">" in words:
+        words = words[: words.index(">")]
+    assert words[0] == "gapless"
+    return main(words[1:])
+
+
+@pytest.mark.usefixtures("bundled")
+@pytest.mark.parametrize("line", EACH)
+def test_examples_run(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, picture in (("photo", "stars"), ("a", "circles"), ("b", "squares")):
+        shutil.copy(picture_path(picture), f"{name}.png")
+    assert run_line(line, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert out or "found" in err
+    if "--draw" in line:
+        assert len(list(tmp_path.rglob("*.png"))) > 3

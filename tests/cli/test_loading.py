@@ -1,0 +1,44 @@
+"""Errors of loading, and the list of models, through the real library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gapless.cli.main import main
+
+
+@pytest.mark.usefixtures("pictures")
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--model", "no-such-model"], 1, "'no-such-model'"),
+        (["--model", "."], 1, "config.json"),
+        (["--device", "abacus"], 1, "'abacus'"),
+        (["--dtype", "float7"], 2, "float7"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded(
+    words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["caption", "a.png", *words]) == code
+    out, err = capsys.readouterr()
+    assert out == "" and says in err and err.startswith("gapless: ") and err.count("\n") == 1
+
+
+def test_models_are_listed(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    head, row = (line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert head.split() == ["name", "size", "licence", "skills", "where"]
+    assert row.startswith("glint") and "Apache-2.0" in row and "segment" in row and row.endswith(str(bundled))
+
+
+def test_an_incomplete_model_says_what_it_lacks(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if "assets" in bundled.parts and "gapless" in bundled.parts:
+        pytest.skip("the bundled model is not to be touched")
+    (bundled / "model.safetensors").unlink()
+    assert main(["models", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["skills"] == [] and row["size"] == 0 and row["problem"]

@@ -1,0 +1,92 @@
+"""The command as a process of its own: what only a process shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fakes.micro import write_micro
+
+from gapless import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURE = ROOT / "src" / "gapless" / "assets" / "mix" / "stars.png"
+COMMAND = (sys.executable, "-c", "import sys; from gapless.cli.main import main; sys.exit(main())")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+
+
+def gapless(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    words = (*COMMAND, *words)
+    return subprocess.run(words, check=False, input=given, capture_output=True, env=ENVIRONMENT, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_micro(tmp_path_factory.mktemp("micro")))
+
+
+def test_version() -> None:
+    done = gapless("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"gapless {__version__}\n".encode(), b"")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["query", "--help"], ["bench", "mix", "--help"], []])
+def test_words_need_no_torch(words: list[str]) -> None:
+    code = f"import sys; from gapless.cli.main import main; code = main({words!r})\n"
+    code += "heavy = {name.split('.')[0] for name in sys.modules} & {'torch', 'safetensors', 'huggingface_hub'}\n"
+    code += "assert not heavy, heavy\nassert code == 0, code"
+    subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_a_picture_through_a_real_model(micro: str) -> None:
+    done = gapless("point", "-", "star", "--model", micro, "--json", given=PICTURE.read_bytes())
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    answer = json.loads(done.stdout)
+    assert answer["image"] == "-" and isinstance(answer["points"], list)
+    assert answer["finish_reason"] in ("stop", "length") and answer["metrics"]["input_tokens"] > 17
+
+
+def test_several_pictures_and_a_bad_one(micro: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"")
+    words = ["caption", str(PICTURE), str(bad), str(PICTURE), "--model", micro, "--max-tokens", "8", "--seed", "3"]
+    done = gapless(*words)
+    assert done.returncode == 1
+    first, second, third = map(json.loads, done.stdout.splitlines())
+    assert first["caption"] == third["caption"] and first["metrics"]["output_tokens"] <= 8
+    assert second["image"] == str(bad) and "empty" in second["error"]
+    assert done.stderr == b"gapless: 1 of 3 pictures failed; their lines say why\n"
+
+
+def test_an_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    done = gapless("caption", str(PICTURE), "--model", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"gapless: ")
+
+
+def test_a_closed_pipe_is_no_drama(micro: str) -> None:
+    words = [*COMMAND, "caption", *[str(PICTURE)] * 40, "--model", micro, "--max-tokens", "100", "--seed", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout and process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(60) == 1
+    assert said == b""
+
+
+def test_ctrl_c(micro: str) -> None:
+    words = [*COMMAND, "caption", *[str(PICTURE)] * 400, "--model", micro, "--max-tokens", "100", "--seed", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout and process.stderr
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+    assert len(out.splitlines()) < 399 and err == b""
