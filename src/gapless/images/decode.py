@@ -99,7 +99,8 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
         _check_size(size, limits)
     failed: Exception | None = None
     for _, factory, accept in accepted():
-        if accept is not None and accept(data[:16]) is not True:
+        verdict = True if accept is None else accept(data[:16])
+        if not verdict or isinstance(verdict, str):  # a sentence says why the reader cannot work
             continue
         try:
             image = factory(io.BytesIO(data), "")
