@@ -21,6 +21,7 @@ from tests.fakes.sim_device import Fault, SimDevice, Timing
 from gapless.config import EngineConfig
 from gapless.constrain.table import PROGRAMS, Table, build_table
 from gapless.engine.build import Engine
+from gapless.engine.mailbox import ThreadMailbox
 from gapless.records import DeviceLimits, Emission, Finish, Picture, Prompt, Request, Sampling, Token
 
 MOST_TICKS = 20_000
@@ -113,7 +114,7 @@ class Stage:
     """An engine on a device with a clock of ticks or seconds, its mailbox, and everything it said."""
 
     engine: Engine
-    mailbox: SimMailbox
+    mailbox: SimMailbox | ThreadMailbox
     clock: SimClock
     heard: dict[int, Heard] = field(default_factory=dict)
     ticks: int = 0

@@ -1,0 +1,47 @@
+"""A stage whose device is the real CPU device, rehearsing: jitter, late copies, poisoned buffers and freed pages.
+
+What flows in: a hash model and sizes. What flows out: a `Stage` as for the simulated device, its refereed device, and
+what must be closed. Ticks are the same as on the simulated device, time is real, masks are built on a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.fakes.hash_model import HashModel
+from tests.fakes.masks import ThreadMasks
+from tests.fakes.refereed import Refereed
+from tests.fakes.scene import Stage, table_of
+from tests.fakes.sim_clock import SimClock
+
+from gapless.config import EngineConfig, HostDeviceConfig
+from gapless.device.host import HostDevice
+from gapless.engine.build import Engine
+from gapless.engine.mailbox import ThreadMailbox
+
+
+@contextmanager
+def host_stage(
+    model: HashModel,
+    depth: int,
+    *,
+    rows: int = 9,
+    pages: int = 400,
+    page_size: int = 4,
+    seed: int = 0,
+    jitter_ms: float = 0.3,
+    copy_ms: float = 0.2,
+    delays: tuple[float, float] = (0.0, 0.003),
+) -> Iterator[tuple[Stage, Refereed]]:
+    """An engine on the rehearsing CPU device; `rows` and `pages` count the reserved ones, `delays` are seconds."""
+    config = EngineConfig(depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8)
+    rehearsal = HostDeviceConfig(threads=1, poison=True, jitter_seed=seed, jitter_ms=jitter_ms, copy_delay_ms=copy_ms)
+    table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
+    masks = ThreadMasks(mailbox.notify, delays, seed)
+    device = Refereed(HostDevice(model, table, config, rehearsal), table)
+    try:
+        yield Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock), device
+    finally:
+        device.close()
+        masks.close()
