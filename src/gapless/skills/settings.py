@@ -43,8 +43,8 @@ class Settings:
         if not isinstance(settings, Mapping):
             kind = type(settings).__name__
             raise InvalidRequest(f"settings must be a dict like {{'temperature': 0}}, not {kind}", param="settings")
-        for name in settings:
-            if name not in cls.__slots__:
+        for name, value in settings.items():
+            if name not in cls.__slots__ and value is not None:
                 known = ", ".join(cls.__slots__)
                 raise InvalidRequest(f"unknown setting {reprlib.repr(name)}; known are {known}", param=str(name)[:80])
         get = settings.get
