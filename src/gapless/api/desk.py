@@ -19,7 +19,7 @@ from gapless.images.crops import CropSpec
 from gapless.images.decode import PictureSource
 from gapless.images.picture import prepare
 from gapless.records import Picture
-from gapless.skills.base import Ask, SkillContext
+from gapless.skills.base import Ask, SkillContext, user_text
 from gapless.skills.caption import caption
 from gapless.skills.detect import detect
 from gapless.skills.point import point
@@ -80,7 +80,8 @@ class Desk:
     def query(
         self, question: object, settings: SettingsDict | None, reasoning: bool, spatial_refs: SpatialRefs | None
     ) -> Asking:
-        """See `skills.query`."""
+        """See `skills.query`. A question that was forgotten is told before its picture is looked at."""
+        user_text(question, "question")
         return partial(
             query,
             self.context,
