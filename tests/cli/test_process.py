@@ -35,7 +35,7 @@ def test_version() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"gapless {__version__}\n".encode(), b"")
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["query", "--help"], ["bench", "mix", "--help"], []])
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["query", "--help"], ["demo", "--help"], []])
 def test_words_need_no_torch(words: list[str]) -> None:
     code = f"import sys; from gapless.cli.main import main; code = main({words!r})\n"
     code += "heavy = {name.split('.')[0] for name in sys.modules} & {'torch', 'safetensors', 'huggingface_hub'}\n"

@@ -89,10 +89,14 @@ def _run_once(vlm: VLM, depth: int) -> MixRun:
         return {key: value for key, value in result.items() if key != "metrics"}
 
     with ThreadPoolExecutor(len(MIX)) as pool:
-        list(pool.map(put, {ask.skill: (name, ask) for name, ask in MIX}.values()))
-        before, start = vlm.stats(), time.perf_counter()
-        answers = tuple(pool.map(put, MIX))
-        wall, after = time.perf_counter() - start, vlm.stats()
+        try:
+            list(pool.map(put, {ask.skill: (name, ask) for name, ask in MIX}.values()))
+            before, start = vlm.stats(), time.perf_counter()
+            answers = tuple(pool.map(put, MIX))
+            wall, after = time.perf_counter() - start, vlm.stats()
+        except BaseException:
+            vlm.close(drain=False)  # else the pool would wait for answers that nobody wants any more
+            raise
     spent = {name: after[name] - before[name] for name in COUNTED}
     steps, worked = spent["prefill_steps"] + spent["decode_steps"], spent["busy_ms"] + spent["idle_ms"]
     return MixRun(

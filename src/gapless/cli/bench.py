@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,23 +35,33 @@ def mix(
     json: JsonOption = False,
 ) -> int:
     """Run one fixed mix at each depth: 24 requests of all skills over four small pictures, all at once."""
-    depths = depth or [1, 2]
+    report = measure(model, depth or (1, 2), device=device, dtype=dtype)
+    if json:
+        json_line(report.as_dict())
+    return finish_report(report, quiet=json)
+
+
+def measure(
+    model: str, depths: Sequence[int], *, device: str = "auto", dtype: DTypeChoice = DTypeChoice.AUTO
+) -> Report:
+    """Run the mix, with a spinner."""
     with spinner(f"running the mix at depth {' and '.join(map(str, depths))}"):
         from gapless.bench.run import run_mix
 
-        report = run_mix(model, depths, device=device, dtype=dtype.for_load())
-    if json:
-        json_line(report.as_dict())
-    else:
-        show_report(report)
+        return run_mix(model, depths, device=device, dtype=dtype.for_load())
+
+
+def finish_report(report: Report, *, quiet: bool) -> int:
+    """Print the report for people, unless `quiet`. Returns the exit code: 1 if depths gave different answers."""
+    if not quiet:
+        _show_report(report)
     if not report.answers_equal:
         complain("the answers differ between depths, which is a bug; please report it with this machine's description")
         return 1
     return 0
 
 
-def show_report(report: Report) -> None:
-    """Print a report for people."""
+def _show_report(report: Report) -> None:
     columns = ("depth", "steps", "tokens", "wall s", "step ms", "idle %", "tokens/s")
     rows = [
         (

@@ -20,7 +20,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "": (
         Example('gapless query photo.png "How many stars are there?"', "a question about a picture"),
         Example("gapless detect photo.png star --draw boxes.png", "boxes, drawn on a copy"),
-        Example("gapless models", "what can be loaded by name"),
+        Example("gapless demo", "see every skill at work on three bundled pictures"),
     ),
     "query": (
         Example('gapless query photo.png "How many stars are there?"', "one question, one answer"),
@@ -48,6 +48,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "models": (
         Example("gapless models", "what can be loaded by name"),
         Example("gapless models --json", "the same for machines"),
+    ),
+    "demo": (
+        Example("gapless demo", "ask, draw, and run the fixed mix; pictures go to demo-out/"),
+        Example("gapless demo --out /tmp/look", "the pictures elsewhere"),
     ),
     "bench": (Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),),
     "bench mix": (

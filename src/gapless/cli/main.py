@@ -15,7 +15,7 @@ from typing import Annotated, cast
 import typer
 
 from gapless import __version__
-from gapless.cli import bench, models, skills
+from gapless.cli import bench, demo, models, skills
 from gapless.cli.examples import epilog
 from gapless.cli.terminal import complain
 from gapless.errors import GaplessError
@@ -28,6 +28,7 @@ app = typer.Typer(name="gapless", add_completion=False, epilog=epilog(""))
 for _name, _command in skills.COMMANDS.items():
     app.command(_name, epilog=epilog(_name))(_command)
 app.command("models", epilog=epilog("models"))(models.models)
+app.command("demo", epilog=epilog("demo"))(demo.demo)
 app.add_typer(bench.app, name="bench", epilog=epilog("bench"))
 
 

@@ -1,0 +1,85 @@
+"""What the pages show is run: Python blocks as they stand, console blocks line by line."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.fakes.micro import write_micro
+
+from gapless.cli.main import main
+from gapless.weights import hub
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MIX = ROOT / "src" / "gapless" / "assets" / "mix"
+NOT_RUN = {"source"}
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        texts = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.S | re.M)
+        found += [(f"{page.name}-{i}", text) for i, text in enumerate(texts)]
+    return found
+
+
+def console_lines() -> list[str]:
+    lines = [line for _, text in blocks("console") for line in text.splitlines() if line.startswith("$ ")]
+    return list(dict.fromkeys(line.removeprefix("$ ") for line in lines))
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader stands: a folder with photo.png, the sources below it, and a bundled model."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(MIX / "stars.png", "photo.png")
+    (tmp_path / "src" / "gapless").mkdir(parents=True)
+    (tmp_path / "src" / "gapless" / "assets").symlink_to(ROOT / "src" / "gapless" / "assets")
+    if not (hub.ASSETS / "glint" / "model.safetensors").is_file():
+        monkeypatch.setattr(hub, "ASSETS", tmp_path / "models")
+        write_micro(tmp_path / "models" / "glint")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("newcomer")
+@pytest.mark.parametrize("code", [pytest.param(text, id=name) for name, text in blocks("python")])
+def test_python_blocks_run(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", console_lines())
+def test_console_lines_run(
+    line: str, newcomer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(line)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.M)
+    elif words[0] == "cp":
+        assert (newcomer / words[1]).is_file() and words[2] == "photo.png"
+    elif words[0] == "cat":
+        piped = SimpleNamespace(buffer=io.BytesIO(Path(words[1]).read_bytes()), isatty=lambda: False)
+        monkeypatch.setattr("sys.stdin", piped)
+        assert words[2:4] == ["|", "gapless"] and main(words[4:]) == 0
+    elif words[0] == "gapless":
+        assert main(words[1:]) == 0
+        assert capsys.readouterr() != ("", "")
+    else:
+        assert words[0] in NOT_RUN
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(blocks("python")) >= 4 and len(console_lines()) >= 10
+
+
+def test_the_table_of_settings_is_complete() -> None:
+    from gapless.skills.settings import Settings
+
+    told = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.M)
+    assert set(Settings.__slots__) <= set(told)
