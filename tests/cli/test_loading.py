@@ -42,3 +42,36 @@ def test_an_incomplete_model_says_what_it_lacks(bundled: Path, capsys: pytest.Ca
     assert main(["models", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["skills"] == [] and row["size"] == 0 and row["problem"]
+
+
+def test_several_pictures_and_a_bad_one(bundled: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "caption",
+        "a.png",
+        "broken.png",
+        "a.png",
+        "b.png",
+        "--max-tokens",
+        "8",
+        "--temperature",
+        "1",
+        "--seed",
+        "3",
+    ]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [line["image"] for line in found] == ["a.png", "broken.png", "a.png", "b.png"]
+    assert found[0]["caption"] == found[2]["caption"] and found[0]["metrics"]["output_tokens"] <= 8
+    assert found[1]["error_type"] == "InvalidImage" and "broken" not in found[3]["caption"]
+    assert err == "gapless: 1 of 4 pictures failed; their lines say why\n"
+
+
+def test_the_stream_adds_up_to_the_answer(bundled: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["caption", "a.png", "--max-tokens", "30", "--temperature", "1", "--seed", "5"]
+    assert main([*words, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert main([*words, "--json", "--stream"]) == 0
+    *pieces, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert "".join(piece["chunk"] for piece in pieces) == last["caption"] == whole["caption"]
+    assert last["completed"] is True and last["finish_reason"] == whole["finish_reason"]

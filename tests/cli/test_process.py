@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.micro import write_micro
 
 from gapless import __version__
+from gapless.cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "src" / "gapless" / "assets" / "mix" / "stars.png"
@@ -35,11 +36,11 @@ def test_version() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"gapless {__version__}\n".encode(), b"")
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["query", "--help"], ["demo", "--help"], []])
-def test_words_need_no_torch(words: list[str]) -> None:
-    code = f"import sys; from gapless.cli.main import main; code = main({words!r})\n"
+def test_words_need_no_torch() -> None:
+    lines = [["--version"], ["--help"], [], *([*name.split(), "--help"] for name in EXAMPLES if name)]
+    code = f"import sys; from gapless.cli.main import main; codes = [main(words) for words in {lines!r}]\n"
     code += "heavy = {name.split('.')[0] for name in sys.modules} & {'torch', 'safetensors', 'huggingface_hub'}\n"
-    code += "assert not heavy, heavy\nassert code == 0, code"
+    code += "assert not heavy, heavy\nassert not any(codes), codes"
     subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
@@ -52,20 +53,8 @@ def test_a_picture_through_a_real_model(micro: str) -> None:
     assert answer["finish_reason"] in ("stop", "length") and answer["metrics"]["input_tokens"] > 17
 
 
-def test_several_pictures_and_a_bad_one(micro: str, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.png"
-    bad.write_bytes(b"")
-    words = ["caption", str(PICTURE), str(bad), str(PICTURE), "--model", micro, "--max-tokens", "8", "--seed", "3"]
-    done = gapless(*words)
-    assert done.returncode == 1
-    first, second, third = map(json.loads, done.stdout.splitlines())
-    assert first["caption"] == third["caption"] and first["metrics"]["output_tokens"] <= 8
-    assert second["image"] == str(bad) and "empty" in second["error"]
-    assert done.stderr == b"gapless: 1 of 3 pictures failed; their lines say why\n"
-
-
 def test_an_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
-    done = gapless("caption", str(PICTURE), "--model", str(tmp_path))
+    done = gapless("caption", str(tmp_path / "missing.png"))
     assert done.returncode == 1
     assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"gapless: ")
 
