@@ -1,7 +1,6 @@
 """The engine's thread: order, one finish each, closing, dying, and nothing left behind."""
 
 import asyncio
-import gc
 import logging
 import sys
 import threading
@@ -9,7 +8,7 @@ import time
 from itertools import islice
 
 import pytest
-from tests.api.engine_room import SPEC, BrokenDevice, GatedDevice, engine_threads, run, submit, until, within
+from tests.api.engine_room import SPEC, BrokenDevice, GatedDevice, run, submit, until, within
 from tests.fakes.oracle import answer
 from tests.fakes.scene import ask, mix_of_requests, table_of
 from tests.fakes.sim_device import Fault
@@ -260,8 +259,3 @@ def test_a_leaked_page_is_found_when_the_engine_falls_idle(device, caplog):
     with caplog.at_level(logging.ERROR, "gapless"), pytest.raises(EngineDead, match="I5"):
         runner.close()
     assert "still holds" in caplog.text
-
-
-def test_no_thread_is_left(device):
-    gc.collect()
-    until(lambda: not engine_threads(), "the end of all engine threads")

@@ -17,10 +17,10 @@ from gapless.skills.query import QueryReader
 
 
 class Call:
-    """A submitted request. `started`: when its caller began to ask, on the loop's clock; its timeout counts from then.
+    """A submitted request; one that nobody holds any more is cancelled. `reasons`: a reasoning precedes the answer.
 
-    It keeps the desk alive: a stream that is being read goes on when the VLM's last name is dropped. `reasons`: the
-    answer comes after a reasoning.
+    `started`: when its caller began to ask, on the loop's clock; its timeout counts from then. A call keeps the desk
+    alive: a stream that is being read goes on when the VLM's last name is dropped.
     """
 
     def __init__(self, desk: Desk, ask: Ask, channel: Channel, started: float) -> None:
@@ -28,6 +28,7 @@ class Call:
         self.reasons = ask.program == "reason"
         self._desk = desk
         self._reader = ask.reader
+        self._id = 0  # nobody's, until there is a request
         deadline = None if ask.timeout is None else started + ask.timeout
         self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel)
 
@@ -35,6 +36,9 @@ class Call:
         """Ask for the end of the request; nothing happens if it has ended."""
         if self.finish is None:
             self._desk.runner.cancel(self._id)
+
+    def __del__(self) -> None:
+        self.cancel()
 
     def take(self, emission: Emission) -> tuple[Piece, ...]:
         """Read news. Raises the request's error if it ended with one."""

@@ -56,9 +56,6 @@ class _Growing:
             self._left = True
             self._stop()
 
-    def __del__(self) -> None:
-        self._call.cancel()
-
 
 class Stream(_Growing):
     """The stream of a thread; not to be shared between threads. Raises the request's error where it comes up."""

@@ -1,0 +1,119 @@
+"""How a whole process ends: no hang, no traceback that is not the script's own, the right exit code."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 60
+"""Seconds; the scripts' requests would run several times as long."""
+
+BEGIN = """
+    import sys, threading, time
+    import numpy as np
+    import gapless
+
+    vlm = gapless.load(sys.argv[1], max_rows=4)
+    image = np.zeros((60, 80, 3), np.uint8)
+    long = {"max_tokens": 7000, "temperature": 4.0, "top_p": 1.0}
+"""
+
+
+def run(script, *arguments):
+    """Run a script in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script), *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def test_a_script_that_just_ends(endless_folder):
+    """With a stream half read and a daemon thread's call running: the one is cancelled, the other gets its answer."""
+    done = run(
+        BEGIN
+        + """
+    stream = vlm.caption(image, stream=True, settings=long)["caption"]
+    next(stream)
+
+    def ask():
+        print(vlm.caption(image, settings={"max_tokens": 150})["metrics"]["output_tokens"], flush=True)
+
+    threading.Thread(target=ask, daemon=True).start()
+    while len(vlm.desk.runner._engine.roster) < 2:
+        time.sleep(0.001)
+    """,
+        endless_folder,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "150\n"
+
+
+def test_a_script_killed_by_its_own_exception(endless_folder):
+    done = run(
+        BEGIN
+        + """
+    for piece in vlm.caption(image, stream=True, settings=long)["caption"]:
+        raise ZeroDivisionError("mine")
+    """,
+        endless_folder,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1 and done.stderr.endswith("ZeroDivisionError: mine\n")
+
+
+def test_a_script_stopped_by_ctrl_c_while_it_waits(endless_folder):
+    done = run(
+        BEGIN
+        + """
+    import os, signal
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    vlm.caption(image, settings=long)
+    """,
+        endless_folder,
+    )
+    assert done.stderr.count("Traceback") == 1 and done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_a_script_that_exits_in_the_block_or_drops_its_model(endless_folder):
+    done = run(
+        BEGIN
+        + """
+    other = gapless.load(sys.argv[1])
+    other.caption(image, stream=True, settings=long)["caption"].__next__()
+    del other
+    with vlm:
+        stream = vlm.caption(image, stream=True, settings=long)["caption"]
+        sys.exit(3)
+    """,
+        endless_folder,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        ("import gapless; gapless.__version__; gapless.errors.InvalidImage", ("torch", "numpy", "PIL", "tokenizers")),
+        ("from gapless.errors import GaplessError", ("torch", "numpy", "PIL")),
+        ("from gapless import VLM, AsyncVLM, EncodedImage, load", ("torch",)),
+    ],
+)
+def test_what_an_import_costs(statement, forbidden):
+    done = run(f"{statement}\nimport sys\nprint([m for m in {forbidden} if m in sys.modules])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_unknown_names_are_attribute_errors():
+    import gapless
+
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = gapless.nothing
+    assert {name: getattr(gapless, name) for name in gapless.__all__}
