@@ -34,7 +34,7 @@ class Device(Protocol):
 
         For a PREFILL or DECODE step the logits are those of its slot, which must not have been overwritten by a later
         forward: the loop parks first. A PARKED step samples from its lane and lands in the lane's own buffer. A mask
-        of None closes a finalized row: no token, flags MUTED only (I7).
+        of None closes a row that leaves (finalized or preempted): no token, flags MUTED only (I7).
         """
         ...
 

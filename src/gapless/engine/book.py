@@ -106,6 +106,8 @@ class Book:
         if seq.finalized:
             self._counters.zombies += 1
             return
+        if record.flags & Flags.MUTED and seq.preempting:  # its forward was closed without a mask; it will be redone
+            return
         if record.flags & Flags.MUTED:
             raise InvariantBroken(f"I6: {record.ref} is done on the device but not on the host")
         if record.flags & Flags.NONFINITE:
@@ -132,15 +134,15 @@ class Book:
                 self._admission.withdraw(seq.entry)
                 self.fail(tuple(seq.entry.holders), error, now)
 
-    def finalized(self, ref: RowRef) -> bool:
-        """Whether the sequence on the row has ended."""
+    def leaving(self, ref: RowRef) -> bool:
+        """Whether the sequence on the row has ended or is to be preempted: it wants no further token in this life."""
         seq = self._roster.get(ref)
-        return seq is None or seq.finalized
+        return seq is None or seq.finalized or seq.preempting
 
     def host_walker(self, ref: RowRef) -> Walker | None:
         """The place of a row whose next mask is to be built on the host; None for all others."""
         seq = self._roster.get(ref)
-        if seq is None or seq.finalized or not seq.history.request.host_masked:
+        if seq is None or self.leaving(ref) or not seq.history.request.host_masked:
             return None
         return seq.history.walker
 

@@ -26,14 +26,14 @@ class Masking:
                 self._source.request(ref, walker)
 
     def ready(self, refs: Iterable[RowRef]) -> dict[RowRef, Mask | None]:
-        """Of the rows that wait, those that can be sampled now; None for a row that has ended and needs no mask."""
+        """Of the rows that wait, those that can be sampled now; None for a row that leaves and needs no mask."""
         masks: dict[RowRef, Mask | None] = {}
         for ref in refs:
             mask = None
-            if not self._book.finalized(ref):
+            if not self._book.leaving(ref):
                 with self._blame.on([ref]):
                     mask = self._source.take(ref)
-            if mask is not None or self._book.finalized(ref):
+            if mask is not None or self._book.leaving(ref):
                 masks[ref] = mask
         return masks
 
