@@ -67,3 +67,23 @@ def test_the_loop_sleeps_and_does_not_spin_while_masks_are_built():
     masks = stage.heard[1].finish.metrics.output_tokens
     assert stage.mailbox.slept == masks
     assert stage.ticks <= 5 * masks
+
+
+def test_a_starved_row_does_not_wait_for_the_mask_of_the_row_that_makes_room():
+    """I7 under preemption: the youngest is to go, but its forward waits for a mask that takes very long."""
+    old = Entry(ask(1, ids=range(10, 18), max_tokens=40))
+    young = Entry(replace(ask(2, "detect", shown=picture(1), max_objects=4), host_masked=True), arrives=2)
+    stage, device = sim_stage(SPEC, limits_of(SPEC, 2, pages=14), delays=(SLOW, SLOW))
+    stage.mailbox.submit(old.request)
+    for _ in range(4):
+        stage.tick()
+    stage.mailbox.submit(young.request)
+    assert run_until_finished(stage, 1) < SLOW
+    while stage.tick():
+        pass
+    right = expected(SPEC, [old, young])
+    judge(stage.heard[1], right[1])
+    judge(stage.heard[2], right[2])
+    assert stage.engine.counters.preemptions > 0, "nobody had to make room"
+    stage.engine.audit()
+    device.audit()
