@@ -126,6 +126,7 @@ def test_landing_buffers_are_poisoned_at_launch_and_hold_only_their_own_step(gat
     rig.once(rig.prefill_step([seq]), [seq])
     landing = device._slots[0]
     assert int(landing.host[0, 0]) == 1
+    assert not np.shares_memory(landing.host, landing.source)
     model.gate.clear()
     model.entered.clear()
     step = rig.launch(rig.decode_step([seq]), [seq])
@@ -351,12 +352,17 @@ def test_what_cannot_be_blamed_on_a_step_loses_the_device(gated, failure):
         device.wait(third, (seqs[0].ref,))
 
 
-def test_a_broken_invariant_in_the_worker_is_said_as_such():
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+def test_a_broken_invariant_in_the_worker_is_said_as_such(kind):
     """Rehearsal: a token cell that was handed over and not sampled again must not be fed (I1)."""
     device = host_device(HashModel(SPEC))
     rig = Rig(device)
     seq = rig.seq(host_masked=True, lasts=3)
     step = rig.launch(rig.prefill_step([seq]), [seq])
+    if kind == "decode":
+        device.finalize(step, {seq.ref: seq.walker.mask()})
+        rig.settle(step, [seq])
+        step = rig.launch(rig.decode_step([seq]), [seq])
     device.park(step, {seq.ref: 0})
     again = rig.launch(rig.decode_step([seq], slot=1), [seq])
     device.finalize(again, {seq.ref: seq.walker.mask()})

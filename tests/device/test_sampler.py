@@ -132,6 +132,14 @@ def test_top_p_reaches_exactly_the_set_of_a_sort(seed, top_p, temperature):
     assert all(i in seen for i in kept if probability[i] > 0.01)
 
 
+def test_ties_at_the_edge_of_top_p_go_to_the_smaller_ids():
+    logits = torch.zeros(3000, 1000)
+    args = ([1.0] * 3000, [0.2495] * 3000, [1] * 3000, list(range(3000)), [])
+    seen = set(sample_rows(logits, open_mask(logits), params(*args)).token.tolist())
+    assert max(seen) == 249  # 250 ids of 0.001 each: before the last of them come 0.249, before the next 0.25
+    assert len(seen) == 250
+
+
 @repeatable
 @given(st.integers(0, 10_000), st.sampled_from([7, 64, 2053]), st.integers(2, 17))
 def test_a_row_does_not_depend_on_its_neighbours(seed, vocab, batch):
