@@ -259,3 +259,12 @@ def test_a_leaked_page_is_found_when_the_engine_falls_idle(device, caplog):
     with caplog.at_level(logging.ERROR, "gapless"), pytest.raises(EngineDead, match="I5"):
         runner.close()
     assert "still holds" in caplog.text
+
+
+def test_a_device_that_does_not_close_is_told_in_the_log(device, caplog):
+    def fail():
+        raise OSError("stuck")
+
+    device.close = fail
+    within(run(device).close)
+    assert "did not close" in caplog.text and "stuck" in caplog.text

@@ -32,7 +32,7 @@ Asking = Callable[[Picture | None], Ask]
 """A question that only lacks its picture."""
 
 AHEAD = 4
-"""Many pictures in one call: so many times the engine's rows are prepared and in flight, the rest wait undecoded."""
+"""The window of a list of pictures, in engine rows: enough to keep all rows busy, while the rest wait undecoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -50,7 +50,8 @@ Image = PictureSource | EncodedImage
 
 
 class Desk:
-    """One model behind one engine. `rows`: how many requests the engine runs at once."""
+    """One model behind one engine. `rows`: how many requests the engine runs at once; `window`: how many pictures of a
+    list are prepared and asked about ahead of the one whose answer is awaited."""
 
     def __init__(self, context: SkillContext, crops: CropSpec, limits: ImageLimits, runner: Runner, rows: int) -> None:
         self.context = context

@@ -135,10 +135,15 @@ class Runner:
         else:
             self._end(None)
         finally:
-            with suppress(Exception):
-                self._device.close()
+            self._close_device()
             _switching.leave()
             atexit.unregister(self._leave)
+
+    def _close_device(self) -> None:
+        try:
+            self._device.close()
+        except Exception:
+            _log.exception("the device did not close cleanly")
 
     def _serve(self) -> None:
         """Tick until the engine is idle and closing."""
