@@ -25,7 +25,7 @@ def endless_folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vlm(micro_folder):
     with gapless.load(micro_folder) as vlm:
         yield vlm
