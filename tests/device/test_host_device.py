@@ -24,6 +24,10 @@ from gapless.records import POISON, Flags, RowRecord, RowRef, Step, StepKind
 PLAIN = HostDeviceConfig(threads=1)
 
 
+def workers() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name in ("gapless-compute", "gapless-copy")}
+
+
 class Gated(HashModel):
     """Waits in every forward until told to go on; fails when told to."""
 
@@ -396,8 +400,10 @@ def test_jitter_changes_times_and_nothing_else():
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_close_ends_what_is_in_flight_and_may_be_called_again(gated):
-    model, device = gated
+def test_close_ends_what_is_in_flight_and_may_be_called_again():
+    before = workers()
+    model = Gated()
+    device = host_device(model, PLAIN)
     rig = Rig(device)
     seqs = [rig.seq(ids=(1, 8 + i), max_tokens=9) for i in range(2)]
     model.gate.clear()
@@ -414,10 +420,11 @@ def test_close_ends_what_is_in_flight_and_may_be_called_again(gated):
     with pytest.raises(DeviceLost, match="closed"):
         device.launch(rig.decode_step(seqs[:1], slot=1))
     device.release(seqs[0].ref)
-    assert not [t for t in threading.enumerate() if t.name.startswith("gapless-") and t.is_alive()]
+    assert workers() == before
 
 
 def test_close_works_after_the_device_was_lost_and_a_failed_start_leaves_nothing():
+    before = workers()
     model = Gated()
     device = host_device(model, REHEARSAL)
     rig = Rig(device)
@@ -434,14 +441,15 @@ def test_close_works_after_the_device_was_lost_and_a_failed_start_leaves_nothing
 
     with pytest.raises(MemoryError, match="no room"):
         host_device(NoMemory(SPEC))
-    assert not [t for t in threading.enumerate() if t.name.startswith("gapless-") and t.is_alive()]
+    assert workers() == before
 
 
 def test_a_dropped_device_takes_its_threads_along():
+    before = workers()
     device = host_device(HashModel(SPEC), PLAIN)
-    assert len([t for t in threading.enumerate() if t.name.startswith("gapless-")]) == 2
+    assert len(workers() - before) == 2
     del device
-    assert not [t for t in threading.enumerate() if t.name.startswith("gapless-")]
+    assert workers() == before
 
 
 def test_the_interpreter_exits_with_steps_in_flight():
