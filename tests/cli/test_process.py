@@ -17,7 +17,7 @@ from gapless.cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "src" / "gapless" / "assets" / "mix" / "stars.png"
-COMMAND = (sys.executable, "-c", "import sys; from gapless.cli.main import main; sys.exit(main())")
+COMMAND = (sys.executable, "-m", "gapless")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 
 

@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
         return WRONG_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except SystemExit as end:  # typer has met the broken pipe first, and quieted standard output
+        return FAILED if end.code else 0
     except BrokenPipeError:
         _forget_stdout()
         return FAILED
