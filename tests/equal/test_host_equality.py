@@ -70,6 +70,16 @@ def test_other_page_sizes_are_exact(size):
     play(2, 0.2, 2 + 110 // size, seeds=(1,), size=size)
 
 
+def test_what_a_host_mask_forbids_besides_the_table_is_not_said():
+    deny = tuple(range(20, 64, 2))
+    entries = mix_of_requests(3, 18, host=0.7, spread=12)
+    with host_stage(HashModel(SPEC), 2, deny=deny) as (stage, device):
+        right = expected(SPEC, entries, deny)
+        judge_all(stage.play(entries), right, entries)
+        device.audit()
+    assert {i: a.tokens for i, a in right.items()} != {i: a.tokens for i, a in expected(SPEC, entries).items()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 @pytest.mark.parametrize("host", [0.0, 0.5, 1.0])

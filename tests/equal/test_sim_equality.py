@@ -87,6 +87,18 @@ def test_every_page_size_is_exact(depth, size):
     play(depth, 0.2, pages=2 + 110 // size, size=size, seeds=SEEDS[:3])
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_what_a_host_mask_forbids_besides_the_table_is_not_said(depth):
+    deny = tuple(range(20, 64, 2))
+    for seed in SEEDS[:3]:
+        entries = mix_of_requests(seed, 18, host=0.7, spread=12)
+        stage, device = sim_stage(SPEC, limits_of(SPEC, depth, pages=TINY), delays=(0.0, 3.0), deny=deny)
+        right = expected(SPEC, entries, deny)
+        judge_all(stage.play(entries), right, entries)
+        device.audit()
+        assert {i: a.tokens for i, a in right.items()} != {i: a.tokens for i, a in expected(SPEC, entries).items()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("host", [0.0, 0.3, 1.0])

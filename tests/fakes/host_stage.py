@@ -33,13 +33,15 @@ def host_stage(
     jitter_ms: float = 0.3,
     copy_ms: float = 0.2,
     delays: tuple[float, float] = (0.0, 0.003),
+    deny: tuple[int, ...] = (),
 ) -> Iterator[tuple[Stage, Refereed]]:
     """An engine on the rehearsing CPU device; `rows` and `pages` count the reserved ones, `delays` are seconds."""
     config = EngineConfig(depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8)
     rehearsal = HostDeviceConfig(threads=1, poison=True, jitter_seed=seed, jitter_ms=jitter_ms, copy_delay_ms=copy_ms)
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
-    masks = ThreadMasks(mailbox.notify, delays, seed)
+    masks = ThreadMasks(mailbox.notify, delays, seed, deny)
     device = Refereed(HostDevice(model, table, config, rehearsal), table)
+    device.referee.narrower = bool(deny)
     try:
         yield Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock), device
     finally:

@@ -17,12 +17,23 @@ from gapless.constrain.table import Walker
 from gapless.records import Mask, RowRef
 
 
-class SimMasks:
-    """`MaskSource` on a simulated clock. Delays are uniform in `delays` (seconds), drawn in the order of asking."""
+def narrowed(walker: Walker, deny: tuple[int, ...]) -> Mask:
+    """The walker's mask without the ids of `deny`, unless nothing would be left."""
+    mask = walker.mask().copy()
+    mask[list(deny)] = False
+    return mask if mask.any() else walker.mask().copy()
 
-    def __init__(self, clock: SimClock, delays: tuple[float, float], seed: int = 0) -> None:
+
+class SimMasks:
+    """`MaskSource` on a simulated clock. Delays are uniform in `delays` (seconds), drawn in the order of asking.
+
+    `deny`: ids that are forbidden beyond what the table forbids.
+    """
+
+    def __init__(self, clock: SimClock, delays: tuple[float, float], seed: int = 0, deny: tuple[int, ...] = ()) -> None:
         self._clock = clock
         self._delays = delays
+        self._deny = deny
         self._random = random.Random(seed)
         self._ready: dict[RowRef, tuple[float, Mask]] = {}
         self.requested = 0
@@ -31,7 +42,7 @@ class SimMasks:
         """See `MaskSource`."""
         assert ref not in self._ready, f"two masks are wanted for {ref}"
         self.requested += 1
-        self._ready[ref] = (self._clock.now() + self._random.uniform(*self._delays), walker.mask().copy())
+        self._ready[ref] = (self._clock.now() + self._random.uniform(*self._delays), narrowed(walker, self._deny))
 
     def take(self, ref: RowRef) -> Mask | None:
         """See `MaskSource`."""
@@ -51,9 +62,12 @@ class SimMasks:
 class ThreadMasks:
     """`MaskSource` with one builder thread; `notify` is called for every finished mask. Close it when done."""
 
-    def __init__(self, notify: Callable[[], None], delays: tuple[float, float], seed: int = 0) -> None:
+    def __init__(
+        self, notify: Callable[[], None], delays: tuple[float, float], seed: int = 0, deny: tuple[int, ...] = ()
+    ) -> None:
         self._notify = notify
         self._delays = delays
+        self._deny = deny
         self._random = random.Random(seed)
         self._lock = threading.Condition()
         self._asked: list[tuple[float, int, RowRef, Mask]] = []
@@ -68,7 +82,7 @@ class ThreadMasks:
         with self._lock:
             self._order += 1
             due = time.monotonic() + self._random.uniform(*self._delays)
-            self._asked.append((due, self._order, ref, walker.mask().copy()))
+            self._asked.append((due, self._order, ref, narrowed(walker, self._deny)))
             self._lock.notify_all()
 
     def take(self, ref: RowRef) -> Mask | None:

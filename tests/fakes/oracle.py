@@ -6,17 +6,15 @@ run on every device must give exactly these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.fakes import hash_language as lang
-from tests.fakes.draw import Choice, draw
+from tests.fakes.draw import draw
 from tests.fakes.hash_language import HashSpec, Hidden, Reading
+from tests.fakes.masks import narrowed
 
 from gapless.constrain.table import Table, Walker
 from gapless.records import FinishReason, Flags, Request, Token, ValueHead
-
-Draw = Callable[..., Choice]
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,8 @@ class Answer:
     hidden: tuple[Hidden, ...]
 
 
-def answer(spec: HashSpec, table: Table, request: Request, sampler: Draw = draw) -> Answer:
-    """Read the prompt, then sample until the rules say it is over."""
+def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...] = ()) -> Answer:
+    """Read the prompt, then sample until the rules say it is over. `deny`: what host masks forbid besides the rules."""
     reading = Reading(spec)
     if request.prompt.picture is not None:
         reading.feed_picture(lang.picture_word(request.prompt.picture.crops, request.prompt.picture.tiling))
@@ -43,7 +41,8 @@ def answer(spec: HashSpec, table: Table, request: Request, sampler: Draw = draw)
         hidden = reading.hidden
         contexts.append(hidden)
         scores = lang.scores(spec, hidden)
-        chosen = sampler(scores, walker.mask(), s.temperature, s.top_p, s.seed, reading.position, s.top_logprobs)
+        mask = narrowed(walker, deny if request.host_masked else ())
+        chosen = draw(scores, mask, s.temperature, s.top_p, s.seed, reading.position, s.top_logprobs)
         head, flags = walker.advance(chosen.id)
         token = Token(chosen.id, values_of(head, hidden), chosen.logprob, chosen.top)
         tokens.append(token)

@@ -86,7 +86,10 @@ class Tally:
 
 @dataclass
 class Referee:
-    """See the module. Call `launch`, `finalize`, `park`, `release` before the device acts, `wait` before and after."""
+    """See the module. Call `launch`, `finalize`, `park`, `release` before the device acts, `wait` before and after.
+
+    `narrower`: host masks may forbid more than the table does.
+    """
 
     limits: DeviceLimits
     table: Table
@@ -95,6 +98,7 @@ class Referee:
     flights: list[InFlight] = field(default_factory=list)
     lanes: dict[int, RowRef] = field(default_factory=dict)
     dead: bool = False
+    narrower: bool = False
 
     def __post_init__(self) -> None:
         self.pages = PageWatch(self.limits)
@@ -250,7 +254,8 @@ class Referee:
             raise broken("I6", f"{life.ref} is sampled after its end was committed")
         if mask.dtype != np.bool_ or mask.shape != (self.limits.vocab,) or not mask.any():
             raise broken("I7", f"a mask of {mask.dtype} {mask.shape} for {life.ref}")
-        if not np.array_equal(mask, life.walker.mask()):
+        own = life.walker.mask()
+        if (mask & ~own).any() or not (self.narrower or np.array_equal(mask, own)):
             raise broken("I7", f"the mask of {life.ref} belongs to another state than {life.walker.state}")
 
     def _unpark(self, step: Step) -> InFlight:

@@ -161,21 +161,23 @@ def sim_stage(
     timing: Timing | None = None,
     faults: tuple[Fault, ...] = (),
     delays: tuple[float, float] = (0.0, 0.0),
+    deny: tuple[int, ...] = (),
     config: EngineConfig | None = None,
 ) -> tuple[Stage, SimDevice]:
-    """An engine on the simulated device. `delays`: how long host masks take, in simulated seconds."""
+    """An engine on the simulated device. `delays`: how long host masks take, in simulated seconds; `deny`: see them."""
     clock, table = SimClock(), table_of(spec)
-    masks = SimMasks(clock, delays)
+    masks = SimMasks(clock, delays, deny=deny)
     mailbox = SimMailbox(clock, masks.next_ready)
     device = SimDevice(limits, table, spec, clock, timing, faults)
+    device.referee.narrower = bool(deny)
     engine = Engine(device, table, config or EngineConfig(lookahead=8), masks, mailbox, clock)
     return Stage(engine, mailbox, clock), device
 
 
-def expected(spec: HashSpec, entries: Sequence[Entry]) -> dict[int, Answer]:
+def expected(spec: HashSpec, entries: Sequence[Entry], deny: tuple[int, ...] = ()) -> dict[int, Answer]:
     """The oracle's answers by request id."""
     table = table_of(spec)
-    return {e.request.id: answer(spec, table, e.request) for e in entries}
+    return {e.request.id: answer(spec, table, e.request, deny) for e in entries}
 
 
 def _arrives(entry: Entry) -> int:
