@@ -1,12 +1,14 @@
 """Whose turn it is: first come first served, a preempted request keeps its place, prefill and decode alternate."""
 
 from tests.fakes.hash_language import HashSpec
-from tests.fakes.scene import Entry, ask, expected, limits_of, picture, sim_stage
+from tests.fakes.scene import Entry, ask, expected, limits_of, picture, sim_stage, table_of
 from tests.fakes.sim_device import Timing
 from tests.fakes.verdict import judge_all
 
 from gapless.config import EngineConfig
-from gapless.records import StepKind
+from gapless.constrain.table import Walker
+from gapless.engine.sequence import History, Roster, Running, Times
+from gapless.records import RowRef, StepKind
 
 ENDLESS = HashSpec(end_permille=0, answer_permille=0)
 TIMING = Timing(forward=1.0, sampling=0.1, copy=0.1, bookkeeping=0.4)
@@ -76,3 +78,12 @@ def test_times_of_a_request_are_told_on_the_loops_clock():
     assert second.queue_ms == 13_000.0
     assert second.ttft_ms == second.queue_ms + second.prefill_ms
     assert (first.cached_tokens, second.cached_tokens) == (0, 0)
+
+
+def test_the_roster_is_in_order_of_age_whatever_the_order_of_entry():
+    roster = Roster()
+    walker = Walker.start(table_of(ENDLESS), "text", 5, 1)
+    for order in (3, 1, 2):
+        history = History(ask(10 + order), order, walker, Times(0.0))
+        roster.add(Running(history, RowRef(order, 1), 3, []))
+    assert [seq.history.order for seq in roster.by_age()] == [1, 2, 3]
