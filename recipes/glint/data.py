@@ -1,0 +1,154 @@
+"""Batches: worker processes make scenes and packed streams as numbers, the GPU renders the crops.
+
+A batch has fixed shapes: the same count of pictures per tiling, the same packed length, and index lists of fixed size
+for the positions that carry a loss (padded with weight 0, the rare overflow is dropped).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from recipes.glint.prompts import fill
+from recipes.glint.scenes import MOST, Scene, make_scene, pack, paint
+from recipes.glint.streams import Vocabulary, blank, pack_streams
+
+SIDE, WINDOW, MARGIN, GRID = 224, 168, 56, 16
+TILINGS = ((1, 1), (1, 2), (2, 1), (2, 2))
+SHARES = (0.375, 0.1875, 0.1875, 0.25)
+ASPECTS = ((0.6, 1.7), (1.1, 2.4), (1 / 2.4, 1 / 1.1), (0.7, 1.45))
+PER_PICTURE = {"token": 172, "coord": 30, "size": 6.6, "aim": 27}
+Groups = tuple[tuple[int, int, int], ...]
+
+
+def groups(pictures: int) -> Groups:
+    """(pictures, rows, columns) for every tiling; the shares of a batch."""
+    counts = [int(pictures * share) for share in SHARES]
+    counts[0] += pictures - sum(counts)
+    return tuple((n, rows, cols) for n, (rows, cols) in zip(counts, TILINGS, strict=True) if n)
+
+
+def random_aspect(rng: random.Random, rows: int, cols: int) -> float:
+    """An aspect ratio that such a tiling sees in practice."""
+    low, high = ASPECTS[TILINGS.index((rows, cols))]
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def scene_arrays(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
+    """Renderer's numbers and dense targets: things ``[B, 7, 8]``, ground ``[B, 11]``, looks ``[B, 7, 3]``, boxes ``[B, 7, 4]``."""
+    packed = [pack(s) for s in scenes]
+    looks, boxes = np.zeros((len(scenes), MOST, 3), np.int64), np.zeros((len(scenes), MOST, 4), np.float32)
+    for b, s in enumerate(scenes):
+        for i, t in enumerate(s.things):
+            looks[b, i] = (t.size, t.colour, t.kind)
+            boxes[b, i] = s.box(t)
+    return {
+        "things": np.stack([t for t, _ in packed]), "ground": np.stack([g for _, g in packed]),
+        "aspect": np.asarray([s.aspect for s in scenes], np.float32), "looks": looks, "boxes": boxes,
+    }  # fmt: skip
+
+
+def patch_of(x: float, y: float) -> int:
+    """Index of the patch that holds a point."""
+    return min(GRID - 1, int(y * GRID)) * GRID + min(GRID - 1, int(x * GRID))
+
+
+def loss_positions(packed: dict[str, np.ndarray], pictures: int) -> dict[str, np.ndarray]:
+    """Flat indices of positions with a loss, ``at_<kind> [capacity]``, and 0/1 weights ``on_<kind>``."""
+    live = {
+        "token": packed["target"] >= 0, "coord": packed["coord_target"] >= 0,
+        "size": packed["size_target"][..., 0] >= 0, "aim": packed["aim"] >= 0,
+    }  # fmt: skip
+    out = {}
+    for name, where in live.items():
+        capacity = int(PER_PICTURE[name] * pictures)
+        found = np.flatnonzero(where)[:capacity]
+        at, on = np.zeros(capacity, np.int64), np.zeros(capacity, np.float32)
+        at[: len(found)], on[: len(found)] = found, 1
+        out["at_" + name], out["on_" + name] = at, on
+    return out
+
+
+@dataclass
+class Batches(IterableDataset[dict[str, Tensor]]):
+    """An endless stream of batches; every worker has its own seeds."""
+
+    seed: int
+    pictures: int
+    length: int
+    jitter: float = 3.0
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        info = get_worker_info()
+        worker, vocabulary, count = (info.id if info else 0), Vocabulary(), 0
+        torch.set_num_threads(1)
+        while True:
+            rng = random.Random(((self.seed + 1) << 48) + (worker << 32) + count)
+            yield {k: torch.from_numpy(v) for k, v in self.make(rng, vocabulary).items()}
+            count += 1
+
+    def make(self, rng: random.Random, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
+        """One batch as arrays."""
+        packed = blank(self.pictures, self.length)
+        scenes = [
+            make_scene(rng, random_aspect(rng, rows, cols))
+            for n, rows, cols in groups(self.pictures)
+            for _ in range(n)
+        ]
+        for row, scene in enumerate(scenes):
+            streams = fill(scene, rng, vocabulary, self.length, self.jitter)
+            pack_streams(packed, row, streams, [patch_of(t.x, t.y) for t in scene.things])
+        return {**packed, **scene_arrays(scenes), **loss_positions(packed, self.pictures)}
+
+
+def crop_frames(tilings: Groups) -> np.ndarray:
+    """Where every crop lies, ``[N, 5]``: picture index, x0, dx, y0, dy (normalised; dx per crop pixel).
+
+    The order is the one :meth:`Glint.features` expects: global crops, then local crops of pictures with several tiles.
+    """
+    total = sum(n for n, _, _ in tilings)
+    rows_out = [(b, 0.0, 1 / SIDE, 0.0, 1 / SIDE) for b in range(total)]
+    start = 0
+    for n, rows, cols in tilings:
+        width, height = WINDOW * cols + MARGIN, WINDOW * rows + MARGIN
+        if rows * cols > 1:
+            rows_out += [
+                (start + b, WINDOW * j / width, 1 / width, WINDOW * i / height, 1 / height)
+                for b in range(n) for i in range(rows) for j in range(cols)
+            ]  # fmt: skip
+        start += n
+    return np.asarray(rows_out, np.float64)
+
+
+def _paint_crops(frame: Tensor, root: Tensor, soft: Tensor, things: Tensor, ground: Tensor) -> Tensor:
+    """Render crops ``[N, 3, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the pictures' numbers (already per crop)."""
+    step = torch.arange(SIDE, device=frame.device, dtype=torch.float32) + 0.5
+    x = ((frame[:, 0:1] + step * frame[:, 1:2]) * root[:, None])[:, None, :]
+    y = ((frame[:, 2:3] + step * frame[:, 3:4]) / root[:, None])[:, :, None]
+    pixel = (soft * (frame[:, 1] * frame[:, 3]).sqrt())[:, None, None]
+    noise = torch.randn(frame.shape[0], 3, SIDE, SIDE, device=frame.device)
+    image: Tensor = paint(torch, x, y, pixel, things, ground, noise)  # type: ignore[arg-type]
+    return (image * 255).round() / 127.5 - 1
+
+
+class Renderer:
+    """Renders the crops of a batch on a device; edges are softened at random, as resizing would."""
+
+    def __init__(self, tilings: Groups, device: torch.device, compiled: bool = False) -> None:
+        frames = torch.from_numpy(crop_frames(tilings)).to(device)
+        self.picture, self.frame = frames[:, 0].long(), frames[:, 1:].float()
+        self.paint = torch.compile(_paint_crops, dynamic=False) if compiled else _paint_crops
+
+    @torch.no_grad()
+    def __call__(self, batch: dict[str, Tensor], softness: tuple[float, float] = (0.8, 2.2)) -> Tensor:
+        """Crops ``[N, 3, 224, 224]``."""
+        root, p = batch["aspect"].sqrt(), self.picture
+        soft = torch.empty_like(root).uniform_(*softness)
+        return self.paint(self.frame, root[p], soft[p], batch["things"][p], batch["ground"][p])
