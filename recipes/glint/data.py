@@ -42,7 +42,7 @@ def random_aspect(rng: random.Random, rows: int, cols: int) -> float:
 
 
 def scene_arrays(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
-    """Renderer's numbers and dense targets: things ``[B, 7, 8]``, ground ``[B, 11]``, looks ``[B, 7, 3]``, boxes ``[B, 7, 4]``."""
+    """Renderer's numbers and dense targets: things ``[B, 7, 10]``, ground ``[B, 11]``, looks ``[B, 7, 3]``, boxes ``[B, 7, 4]``."""
     packed = [pack(s) for s in scenes]
     looks, boxes = np.zeros((len(scenes), MOST, 3), np.int64), np.zeros((len(scenes), MOST, 4), np.float32)
     for b, s in enumerate(scenes):
@@ -127,15 +127,16 @@ def crop_frames(tilings: Groups) -> np.ndarray:
     return np.asarray(rows_out, np.float64)
 
 
-def _paint_crops(frame: Tensor, root: Tensor, soft: Tensor, things: Tensor, ground: Tensor) -> Tensor:
-    """Render crops ``[N, 3, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the pictures' numbers (already per crop)."""
+def _paint_crops(
+    frame: Tensor, root: Tensor, soft: Tensor, things: Tensor, ground: Tensor, noise: Tensor
+) -> list[Tensor]:
+    """Colour planes ``[N, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the pictures' numbers (already per crop)."""
     step = torch.arange(SIDE, device=frame.device, dtype=torch.float32) + 0.5
     x = ((frame[:, 0:1] + step * frame[:, 1:2]) * root[:, None])[:, None, :]
     y = ((frame[:, 2:3] + step * frame[:, 3:4]) / root[:, None])[:, :, None]
     pixel = (soft * (frame[:, 1] * frame[:, 3]).sqrt())[:, None, None]
-    noise = torch.randn(frame.shape[0], 3, SIDE, SIDE, device=frame.device)
-    image: Tensor = paint(torch, x, y, pixel, things, ground, noise)  # type: ignore[arg-type]
-    return (image * 255).round() / 127.5 - 1
+    planes: list[Tensor] = paint(torch, x, y, pixel, things, ground, noise)  # type: ignore[arg-type]
+    return [(plane * 255).round() / 127.5 - 1 for plane in planes]
 
 
 class Renderer:
@@ -151,4 +152,6 @@ class Renderer:
         """Crops ``[N, 3, 224, 224]``."""
         root, p = batch["aspect"].sqrt(), self.picture
         soft = torch.empty_like(root).uniform_(*softness)
-        return self.paint(self.frame, root[p], soft[p], batch["things"][p], batch["ground"][p])
+        noise = torch.randn(len(p), 3, SIDE, SIDE, device=root.device)
+        planes = self.paint(self.frame, root[p], soft[p], batch["things"][p], batch["ground"][p], noise)
+        return torch.stack(planes, 1)

@@ -49,7 +49,7 @@ class Helpers(nn.Module):
     def pointer_loss(self, hidden: Tensor, image: Tensor, row: Tensor, patch: Tensor, on: Tensor) -> Tensor:
         """Hidden states ``[n, dim]`` must point at the patch of the thing they are about; sum over ``n``."""
         keys = self.key(image)
-        scores = torch.einsum("nd,npd->np", self.query(hidden), keys[row]).float() / 8
+        scores = torch.einsum("nd,npd->np", self.query(hidden), keys.index_select(0, row)).float() / 8
         return (F.cross_entropy(scores, patch, reduction="none") * on).sum()
 
 
@@ -86,7 +86,7 @@ class Losses:
 
         def at(name: str, field: str) -> tuple[Tensor, Tensor, Tensor]:
             where = batch["at_" + name]
-            return flat[where], batch[field].flatten(0, 1)[where], batch["on_" + name] / pictures
+            return flat.index_select(0, where), batch[field].flatten(0, 1)[where], batch["on_" + name] / pictures
 
         h, target, on = at("token", "target")
         weight = batch["weight"].flatten()[batch["at_token"]]

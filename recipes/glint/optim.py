@@ -9,43 +9,46 @@ from torch import Tensor, nn
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Newton-Schulz iteration: ``[n, a, b]`` to nearly orthogonal matrices of the same shape."""
+    """Newton-Schulz iteration: wide ``[n, a, b]`` (a <= b) to nearly orthogonal matrices of the same shape."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = g.bfloat16()
-    tall = x.shape[-2] > x.shape[-1]
-    if tall:
-        x = x.mT
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(steps):
         s = x @ x.mT
-        x = a * x + (b * s + c * s @ s) @ x
-    return x.mT if tall else x
+        x = torch.baddbmm(x, torch.baddbmm(s, s, s, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def wide_parts(p: Tensor) -> list[Tensor]:
+    """Views of a matrix that Muon treats as one each: fused qkv is three, tall matrices are transposed."""
+    parts = list(p.chunk(3)) if p.shape[0] == 3 * p.shape[1] else [p]
+    return [part.mT if part.shape[0] > part.shape[1] else part for part in parts]
 
 
 class Muon:
-    """Momentum whose update is orthogonalised. Fused qkv matrices are treated as three."""
+    """Momentum whose update is orthogonalised, one batched iteration for all parts of a shape."""
 
-    def __init__(self, params: list[Tensor], decay: float = 0.02, momentum: float = 0.95, compiled: bool = False) -> None:
-        self.shapes: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
-        for p in params:
-            self.shapes[(p.shape[0], p.shape[1])].append(p)
-        self.momenta = {shape: torch.zeros(len(ps), *shape, device=ps[0].device) for shape, ps in self.shapes.items()}
-        self.decay, self.momentum = decay, momentum
-        self.orthogonalise = torch.compile(orthogonalise, dynamic=False) if compiled else orthogonalise
+    def __init__(self, params: list[Tensor], decay: float = 0.02, momentum: float = 0.95) -> None:
+        self.params, self.decay, self.momentum = params, decay, momentum
+        self.momenta: dict[tuple[int, ...], Tensor] = {}
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """One update from the gradients."""
-        for shape, params in self.shapes.items():
-            g = torch.stack([p.grad for p in params if p.grad is not None])
+        weights, grads = defaultdict(list), defaultdict(list)
+        for p in self.params:
+            if p.grad is not None:
+                for w, g in zip(wide_parts(p), wide_parts(p.grad), strict=True):
+                    weights[tuple(w.shape)].append(w)
+                    grads[tuple(w.shape)].append(g)
+        torch._foreach_mul_(self.params, 1 - lr * self.decay)
+        for shape, parts in grads.items():
+            g = torch.stack(parts)
+            if shape not in self.momenta:
+                self.momenta[shape] = torch.zeros_like(g)
             m = self.momenta[shape].lerp_(g, 1 - self.momentum)
-            update = g.lerp(m, self.momentum)
-            parts = 3 if shape[0] == 3 * shape[1] else 1
-            split = update.view(-1, shape[0] // parts, shape[1])
-            scale = max(1.0, split.shape[1] / split.shape[2]) ** 0.5
-            whole = self.orthogonalise(split).float().view_as(update) * (-lr * scale)
-            torch._foreach_mul_(params, 1 - lr * self.decay)
-            torch._foreach_add_(params, list(whole.unbind(0)))
+            update = orthogonalise(g.lerp(m, self.momentum)).float() * (-lr * (shape[1] / shape[0]) ** 0.5)
+            torch._foreach_add_(weights[shape], list(update.unbind(0)))
 
 
 def split_parameters(net: nn.Module) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -19,6 +19,7 @@ import numpy as np
 from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
 
 MOST = 7
+GAP = 0.02
 RADII = ((0.045, 0.056), (0.074, 0.090), (0.115, 0.135))
 EXTENTS = ((1, 1), (0.85, 0.85), (1, 0.9), (0.951, 0.9045), (1, 1), (1, 1), (1, 0.914), (0.75, 1))
 COLOUR_RGB = (
@@ -30,7 +31,7 @@ GROUND_RGB = (
     (0.40, 0.26, 0.15), (0.08, 0.10, 0.28), (0.05, 0.42, 0.42), (0.78, 0.74, 0.92),
 )  # fmt: skip
 STAR_INNER, STAR_SHIFT, ARM = 0.42, 0.0955, 0.35
-THING_FIELDS, GROUND_FIELDS = 8, 11
+THING_FIELDS = 10
 CONTOUR_SCALE = 960
 
 
@@ -73,14 +74,18 @@ def _jitter(rng: random.Random, rgb: tuple[float, float, float], by: float) -> t
     return r, g, b
 
 
-def _place(rng: random.Random, r: float, aspect: float, placed: list[Thing]) -> tuple[float, float] | None:
-    """A centre for radius ``r`` that touches nothing and shares its x with nothing, or None after 12 tries."""
-    root = math.sqrt(aspect)
-    mx, my = r / root + 0.01, r * root + 0.01
-    for _ in range(12):
+def _place(rng: random.Random, kind: int, r: float, aspect: float, placed: list[Thing]) -> tuple[float, float] | None:
+    """A centre whose box touches no other box and whose x is nobody else's, or None after 16 tries."""
+    root, (ex, ey) = math.sqrt(aspect), EXTENTS[kind]
+    mx, my = ex * r / root + 0.01, ey * r * root + 0.01
+    for _ in range(16):
         x, y = rng.uniform(mx, 1 - mx), rng.uniform(my, 1 - my)
         if all(
-            abs(x - t.x) > 0.02 and math.hypot((x - t.x) * root, (y - t.y) / root) > (r + t.r) * 1.05 + 0.01
+            abs(x - t.x) > 0.02
+            and (
+                abs(x - t.x) * root > ex * r + EXTENTS[t.kind][0] * t.r + GAP
+                or abs(y - t.y) / root > ey * r + EXTENTS[t.kind][1] * t.r + GAP
+            )
             for t in placed
         ):
             return x, y
@@ -101,7 +106,7 @@ def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
             kind = head[0]
         size = rng.randrange(3)
         r = rng.uniform(*RADII[size])
-        centre = _place(rng, r, a, placed)
+        centre = _place(rng, kind, r, a, placed)
         if centre is not None:
             placed.append(Thing(kind, colour, size, *centre, r, _jitter(rng, COLOUR_RGB[colour], 0.05)))
     ground, pattern = rng.randrange(len(GROUNDS)), rng.randrange(len(PATTERNS))
@@ -117,12 +122,13 @@ def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
 
 
 def pack(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the renderer: things ``[7, 8]`` (x, y, r in units, kind, rgb, on) and ground ``[11]``."""
+    """Numbers for the renderer: things ``[7, 10]`` (x, y, r, kind, rgb, on, half extents, in units) and ground ``[11]``."""
     root = math.sqrt(scene.aspect)
     things = np.zeros((MOST, THING_FIELDS), np.float32)
-    things[:, 2] = 1.0
+    things[:, [2, 8, 9]] = 1.0
     for row, t in zip(things, scene.things, strict=False):
-        row[:] = (t.x * root, t.y / root, t.r, t.kind, *t.rgb, 1.0)
+        ex, ey = EXTENTS[t.kind]
+        row[:] = (t.x * root, t.y / root, t.r, t.kind, *t.rgb, 1.0, ex * t.r, ey * t.r)
     ground = (*scene.first, *scene.second, math.cos(scene.angle), math.sin(scene.angle), scene.pitch,
               scene.pattern, scene.noise)  # fmt: skip
     return things, np.asarray(ground, np.float32)
@@ -160,27 +166,43 @@ def distance(xp: ModuleType, x: Any, y: Any, kind: Any) -> Any:
     return xp.where(kind == 7, (ax / 0.75 + ay - 1) * 0.6, d)
 
 
-def paint(xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any) -> Any:
-    """Render: x ``[n, 1, w]``, y ``[n, h, 1]`` and pixel ``[n, 1, 1]`` in units, things ``[n, 7, 8]``, ground ``[n, 11]``.
+def _nearest(xp: ModuleType, x: Any, y: Any, things: Any) -> list[Any]:
+    """The fields of the thing whose box each pixel is in or next to (boxes are disjoint), each ``[n, h, w]``."""
+    best: list[Any] = []
+    for i in range(things.shape[1]):
+        fields = [things[:, i, f][:, None, None] for f in range(THING_FIELDS)]
+        cx, cy, *_, on, ex, ey = fields
+        reach = xp.maximum(xp.abs(x - cx) / ex, xp.abs(y - cy) / ey) + 1e3 * (1 - on)
+        if not best:
+            best = [reach, *[field + 0 * reach for field in fields[:8]]]
+            continue
+        closer = reach < best[0]
+        best = [xp.where(closer, new, old) for new, old in zip([reach, *fields[:8]], best, strict=True)]
+    return best[1:]
 
-    ``noise`` is standard normal ``[n, 3, h, w]``. Returns ``[n, 3, h, w]`` in 0..1. ``pixel`` is the width of the soft edge.
+
+def paint(xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any) -> list[Any]:
+    """Red, green and blue, each ``[n, h, w]`` in 0..1.
+
+    x ``[n, 1, w]``, y ``[n, h, 1]`` and pixel ``[n, 1, 1]`` (the width of the soft edge) in units, things ``[n, 7, 10]``,
+    ground ``[n, 11]``, noise standard normal ``[n, 3, h, w]``.
     """
 
-    def column(values: Any) -> Any:
-        return values[:, None, None]
+    def column(i: int) -> Any:
+        return ground[:, i][:, None, None]
 
-    cos, sin, pitch, pattern = (column(ground[:, i]) for i in (6, 7, 8, 9))
+    cos, sin, pitch, pattern = (column(i) for i in (6, 7, 8, 9))
     ramp = xp.clip(0.5 + 0.8 * ((x - 0.5) * cos + (y - 0.5) * sin), 0, 1)
     check = xp.floor(x / pitch) + xp.floor(y / pitch)
     check = check - 2 * xp.floor(check / 2)
     mix = xp.where(pattern == 1, ramp, xp.where(pattern == 2, check, 0 * ramp))
-    layers = [column(ground[:, c]) + mix * (column(ground[:, 3 + c]) - column(ground[:, c])) for c in range(3)]
-    layers = [layer + column(ground[:, 10]) * noise[:, c] for c, layer in enumerate(layers)]
-    for i in range(things.shape[1]):
-        cx, cy, r, kind, *rgb, on = (column(things[:, i, f]) for f in range(THING_FIELDS))
-        cover = xp.clip(0.5 - distance(xp, (x - cx) / r, (y - cy) / r, kind) * r / pixel, 0, 1) * on
-        layers = [layer + cover * (ink - layer) for layer, ink in zip(layers, rgb, strict=True)]
-    return xp.clip(xp.stack(layers, 1), 0, 1)
+    cx, cy, r, kind, *rgb, on = _nearest(xp, x, y, things)
+    cover = xp.clip(0.5 - distance(xp, (x - cx) / r, (y - cy) / r, kind) * r / pixel, 0, 1) * on
+    out = []
+    for c, ink in enumerate(rgb):
+        back = column(c) + mix * (column(3 + c) - column(c)) + column(10) * noise[:, c]
+        out.append(xp.clip(back + cover * (ink - back), 0, 1))
+    return out
 
 
 def draw(scene: Scene, width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -191,8 +213,8 @@ def draw(scene: Scene, width: int, height: int, seed: int = 0) -> np.ndarray:
     things, ground = pack(scene)
     noise = np.random.default_rng(seed).standard_normal((1, 3, height, width))
     pixel = np.full((1, 1, 1), 1 / math.sqrt(width * height))
-    image = paint(np, x, y, pixel, things[None].astype(np.float64), ground[None].astype(np.float64), noise)[0]
-    return np.asarray((image * 255).round().astype(np.uint8).transpose(1, 2, 0))
+    planes = paint(np, x, y, pixel, things[None].astype(np.float64), ground[None].astype(np.float64), noise)
+    return np.asarray((np.stack([p[0] for p in planes], -1) * 255).round().astype(np.uint8))
 
 
 def _polygon(kind: int) -> list[tuple[float, float]] | None:

@@ -76,7 +76,7 @@ class Trainer:
         self.render = Renderer(self.tilings, device, fast)
         self.losses = Losses(fast)
         muon, matrices, rest = split_parameters(self.net)
-        self.muon = Muon(muon, compiled=fast)
+        self.muon = Muon(muon)
         self.adam = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": 0.02}, {"params": [*rest, *self.helpers.parameters()], "weight_decay": 0}],
             lr=args.adam, betas=(0.9, 0.98), fused=device.type == "cuda",
