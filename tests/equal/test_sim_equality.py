@@ -38,6 +38,17 @@ def play(depth: int, host: float, pages: int, size: int = UNALIGNED, seeds=SEEDS
     return tallies, counters
 
 
+def test_the_oracle_is_what_the_blocking_engine_says_to_one_request_alone():
+    """So everything below is also compared with depth 1, one request at a time."""
+    for seed in SEEDS[:3]:
+        entries = mix_of_requests(seed, 18, cancels=0.0)
+        right = expected(SPEC, entries)
+        for entry in entries:
+            stage, device = sim_stage(SPEC, limits_of(SPEC, 1))
+            judge_all(stage.play([entry]), right, [entry])
+            assert device.referee.tally.overlapped == 0
+
+
 @pytest.mark.parametrize("pages", [AMPLE, TINY])
 def test_depth_one_is_exact_and_never_overlaps(pages):
     tallies, counters = play(1, 0.0, pages)
