@@ -6,7 +6,29 @@ answers with; `param` names the offending argument where there is one. Nothing h
 
 from __future__ import annotations
 
+import reprlib
 from typing import ClassVar
+
+
+class _Short(reprlib.Repr):
+    """`reprlib`, but for whole numbers of more digits than Python spells out."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"a whole number of {x.bit_length()} bits"
+
+
+_short = _Short()
+
+
+def shown(value: object) -> str:
+    """A caller's value as a message shows it: short, and never an error of its own, whatever it is."""
+    try:
+        return _short.repr(value)
+    except Exception:  # its own repr, or one inside it, fails
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 class GaplessError(Exception):

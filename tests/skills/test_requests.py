@@ -240,6 +240,39 @@ def test_s_api_06_bad_settings_name_parameter_value_and_range(md3, picture, name
         assert len(message) < 200
 
 
+class Mute:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+    __str__ = __repr__
+
+
+UNSHOWABLE = [10**5000, -(10**5000), [10**5000], Mute(), [Mute()], np.array(0.5), [np.array(0.5)]]
+"""Python does not spell out whole numbers of over 4300 digits, and a caller's class may fail to show itself."""
+
+
+@pytest.mark.parametrize("value", UNSHOWABLE, ids=range(len(UNSHOWABLE)))
+def test_values_that_cannot_be_shown_are_refused_all_the_same(md3, picture, value):
+    for name in ("temperature", "top_p", "max_tokens", "max_objects", "seed", "timeout"):
+        with pytest.raises(InvalidRequest, match=name):
+            query(md3, picture, "x", settings={name: value})
+    for wrong in (
+        lambda: query(md3, picture, value),
+        lambda: caption(md3, picture, value),
+        lambda: query(md3, picture, "x", reasoning=value),
+        lambda: query(md3, picture, "x", settings=value),
+        lambda: point(md3, picture, "x", spatial_refs=value),
+        lambda: point(md3, picture, "x", spatial_refs=[value]),
+        lambda: point(md3, picture, "x", spatial_refs=[[value, 0.5]]),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            wrong()
+        assert len(str(caught.value)) < 300
+    for key in (10**5000, Mute()):
+        with pytest.raises(InvalidRequest, match="unknown setting"):
+            query(md3, picture, "x", settings={key: 1})
+
+
 def test_cold_temperatures_are_argmax(md2, picture):
     """A division by them would overflow."""
     for value in (0, 1e-300, 5e-324, 9e-5, -0.0):

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from gapless.api.call import BlockingCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
 from gapless.api.stream import Stream
-from gapless.errors import GaplessError, InvalidRequest
+from gapless.errors import GaplessError, InvalidRequest, shown
 from gapless.skills.spatial import SpatialRefs
 
 OnError = Literal["raise", "return"]
@@ -184,5 +184,5 @@ def one_picture(image: Images | None) -> Image | None:
 def returns_errors(on_error: OnError) -> bool:
     """Whether errors are results. Raises `InvalidRequest` for an unknown word."""
     if on_error not in ("raise", "return"):
-        raise InvalidRequest(f'on_error must be "raise" or "return", not {on_error!r}', param="on_error")
+        raise InvalidRequest(f'on_error must be "raise" or "return", not {shown(on_error)}', param="on_error")
     return on_error == "return"

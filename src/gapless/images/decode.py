@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import reprlib
 import stat
 import threading
 from typing import Any
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from gapless.config import ImageLimits
-from gapless.errors import InvalidImage
+from gapless.errors import InvalidImage, shown
 from gapless.images.formats import accepted, name_of, size_in_header
 from gapless.images.pixels import to_rgb
 
@@ -71,7 +70,7 @@ def _read(path: str | os.PathLike[str], limits: ImageLimits) -> bytes:
         raise _refuse(f"a picture's path must be text, not {type(name).__name__}")
     scheme = name[:12].lower()
     if scheme.startswith(("http://", "https://", "data:", "file:")):
-        raise _refuse(f"{reprlib.repr(name)} is a URL, not a path; nothing is fetched here, pass the picture's bytes")
+        raise _refuse(f"{shown(name)} is a URL, not a path; nothing is fetched here, pass the picture's bytes")
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         _regular(os.stat(name), name)  # noqa: PTH116 - a device must not even be opened
@@ -80,12 +79,12 @@ def _read(path: str | os.PathLike[str], limits: ImageLimits) -> bytes:
             return file.read(limits.max_bytes + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _refuse(f"cannot read the picture {reprlib.repr(name)}: {reason}") from error
+        raise _refuse(f"cannot read the picture {shown(name)}: {reason}") from error
 
 
 def _regular(info: os.stat_result, name: str) -> None:
     if not stat.S_ISREG(info.st_mode):
-        raise _refuse(f"{reprlib.repr(name)} is not a regular file (a folder, device or pipe); pass a picture file")
+        raise _refuse(f"{shown(name)} is not a regular file (a folder, device or pipe); pass a picture file")
 
 
 def _open(data: bytes, limits: ImageLimits) -> Image.Image:

@@ -7,12 +7,11 @@ Nothing here knows how a request is run.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill
+from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill, shown
 from gapless.models.moondream.templates import Templates, Wrap
 from gapless.records import Picture, Prompt, Sampling, Token
 from gapless.skills.settings import Settings, fresh_seed
@@ -99,7 +98,7 @@ def user_text(value: object, param: str) -> str:
     """A user's question or object name without the white space around it. Raises `InvalidRequest`."""
     if not isinstance(value, str):
         kind = type(value).__name__
-        raise InvalidRequest(f"{param} must be one string, not {reprlib.repr(value)} ({kind})", param=param)
+        raise InvalidRequest(f"{param} must be one string, not {shown(value)} ({kind})", param=param)
     text = value.strip()
     if not text:
         raise InvalidRequest(f"{param} is empty; say what you want to know", param=param)

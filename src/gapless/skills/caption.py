@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gapless.errors import InvalidRequest, UnsupportedSkill
+from gapless.errors import InvalidRequest, UnsupportedSkill, shown
 from gapless.records import Picture, Token
 from gapless.skills.base import Ask, Body, Piece, SkillContext, pictured, text_sampling, to_prompt
 from gapless.skills.detokenize import Detokenizer
@@ -53,7 +52,7 @@ def caption(
         raise UnsupportedSkill(f"the model {context.name} has no skill 'caption'; use another model or skill")
     if not isinstance(length, str) or length not in captions:
         known = ", ".join(captions)
-        raise InvalidRequest(f"length must be one of {known}; got {reprlib.repr(length)}", param="length")
+        raise InvalidRequest(f"length must be one of {known}; got {shown(length)}", param="length")
     chosen = Settings.parse(settings)
     prompt = to_prompt(context, pictured(picture, "caption"), Body.text(captions[length]))
     sampling = text_sampling(context, prompt, chosen)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import numbers
-import reprlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, shown
 
 MAX_TEMPERATURE = 10.0
 COLDEST = 1e-4
@@ -46,7 +45,7 @@ class Settings:
         for name, value in settings.items():
             if name not in cls.__slots__ and value is not None:
                 known = ", ".join(cls.__slots__)
-                raise InvalidRequest(f"unknown setting {reprlib.repr(name)}; known are {known}", param=str(name)[:80])
+                raise InvalidRequest(f"unknown setting {shown(name)}; known are {known}", param=_name(name))
         get = settings.get
         temperature = _real("temperature", get("temperature"), 0.0, MAX_TEMPERATURE)
         return cls(
@@ -57,6 +56,10 @@ class Settings:
             seed=_whole("seed", get("seed"), 0, MAX_SEED),
             timeout=_real("timeout", get("timeout"), 0.0, MAX_TIMEOUT, above=""),
         )
+
+
+def _name(name: object) -> str:
+    return name[:80] if isinstance(name, str) else shown(name)
 
 
 def fresh_seed() -> int:
@@ -94,6 +97,6 @@ def _whole(name: str, value: object, low: int, high: int) -> int | None:
 
 def _wrong(name: str, value: object, wanted: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{name} must be {wanted}; got {reprlib.repr(value)} ({type(value).__name__})",
+        f"{name} must be {wanted}; got {shown(value)} ({type(value).__name__})",
         param=name,
     )

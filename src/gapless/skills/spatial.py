@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import numbers
-import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-from gapless.errors import InvalidRequest, UnsupportedSkill
+from gapless.errors import InvalidRequest, UnsupportedSkill, shown
 from gapless.records import Token
 from gapless.skills.base import NOTHING, Body, Piece, SkillContext, Values
 
@@ -51,11 +50,17 @@ def references(context: SkillContext, refs: SpatialRefs | None) -> Body:
 
 
 def _is_list(value: object) -> bool:
-    return hasattr(value, "__len__") and hasattr(value, "__iter__") and not isinstance(value, dict | set | frozenset)
+    """A collection in order. A numpy array without dimensions has the methods of one, but raises from them."""
+    if isinstance(value, dict | set | frozenset) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
+        return False
+    try:
+        return len(value) >= 0
+    except TypeError:
+        return False
 
 
 def _wrong(value: object, wanted: str) -> InvalidRequest:
-    return InvalidRequest(f"{_PARAM} {wanted}; got {reprlib.repr(value)}", param=_PARAM)
+    return InvalidRequest(f"{_PARAM} {wanted}; got {shown(value)}", param=_PARAM)
 
 
 def _numbers(ref: object) -> Values:
