@@ -187,6 +187,8 @@ def test_one_bad_picture_among_many(vlm, pictures):
         vlm.caption(batch, settings=settings)
     with pytest.raises(errors.InvalidRequest, match="on_error"):
         vlm.caption(batch, on_error="ignore")
+    with pytest.raises(errors.InvalidRequest, match="on_error"):
+        vlm.caption(batch, on_error=10**5000)
     idle(vlm)
 
 
@@ -243,6 +245,26 @@ def test_with_few_pages_requests_are_preempted_and_answer_the_same(endless, endl
 def test_bad_settings_are_named(vlm, pictures, settings, named):
     with pytest.raises(errors.InvalidRequest, match=named):
         vlm.caption(pictures[0], settings=settings)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"depth": v} for v in ("2", 2.5, True, None, 0, 10**5, 10**5000)),
+        *({"max_rows": v} for v in ("x", 1.5, -1, 10**6)),
+        *({"page_size": v} for v in (7, 0, 16.0, 10**9)),
+        *({"pages": v} for v in (0, 1, 2.5, "9", 10**12)),
+        *({"threads": v} for v in (0, -1, "2", 1.5)),
+        *({"image_limits": v} for v in (5, (1, 2))),
+        *({"device": v} for v in (None, ["cpu"], 10**5000)),
+        *({"constraints": v} for v in (None, ["host"])),
+        *({"dtype": v} for v in (None, "int8")),
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_load_cannot_take_is_named(micro_folder, wrong):
+    with pytest.raises(errors.InvalidRequest, match=next(iter(wrong))):
+        gapless.load(micro_folder, **wrong)
 
 
 def test_settings_that_do_nothing_are_harmless(vlm, pictures):

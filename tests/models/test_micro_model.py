@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.fakes.micro import PREFIX_POSITIONS, VOCAB, micro_crops, micro_model, micro_tokenizer
 
+from gapless.errors import InvalidRequest
 from gapless.models.moondream.model import Moondream
 
 PLAIN = torch.full((1, 2), -1.0)
@@ -111,7 +112,7 @@ def test_a_foreign_cache_is_refused() -> None:
 
 @pytest.mark.parametrize("page_size", [0, 24, 96])
 def test_an_odd_page_size_is_refused(page_size: int) -> None:
-    with pytest.raises(ValueError, match="use 16 or 64"):
+    with pytest.raises(InvalidRequest, match="use 16 or 64"):
         micro_model().new_cache(4, page_size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -10,7 +11,7 @@ from gapless.api.runner import Runner
 from gapless.api.vlm import VLM
 from gapless.config import Constraints, DType, EngineConfig, HostDeviceConfig, ImageLimits
 from gapless.constrain.table import build_table
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, shown
 from gapless.images.crops import CropSpec
 from gapless.models.moondream.config import VisionConfig
 from gapless.models.moondream.templates import Templates
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from gapless.models.registry import Loaded
 
 DEVICES = ("auto", "cpu")
+LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
+"""The most that `load` takes: beyond it lies no use, only memory that runs out."""
 
 
 def load(
@@ -47,10 +50,16 @@ def load(
     """
     if device not in DEVICES:
         raise InvalidRequest(
-            f"device {device!r} is not there: this version runs on {', '.join(DEVICES)}", param="device"
+            f"device {shown(device)} is not there: this version runs on {', '.join(DEVICES)}", param="device"
         )
     if constraints not in get_args(Constraints):
-        raise InvalidRequest(f'constraints must be "device" or "host", not {constraints!r}', param="constraints")
+        raise InvalidRequest(f'constraints must be "device" or "host", not {shown(constraints)}', param="constraints")
+    _check_sizes({"depth": depth, "max_rows": max_rows, "page_size": page_size})
+    _check_sizes({name: size for name, size in (("pages", pages), ("threads", threads)) if size is not None})
+    if image_limits is not None and not isinstance(image_limits, ImageLimits):
+        raise InvalidRequest(
+            f"image_limits must be a gapless.config.ImageLimits, not {shown(image_limits)}", param="image_limits"
+        )
     from gapless.models.registry import load_model  # torch: only whoever loads a model waits for its import
 
     loaded = load_model(model, "cpu", dtype, revision)
@@ -74,6 +83,15 @@ def assemble(loaded: Loaded, config: EngineConfig, host: HostDeviceConfig, limit
     device = HostDevice(loaded.model, table, config, host)
     runner = Runner(device, table, config)
     return VLM(Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows))
+
+
+def _check_sizes(sizes: Mapping[str, object]) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST[name]:
+            raise InvalidRequest(
+                f"{name} must be a whole number from 1 to {LARGEST[name]}; got {shown(size)} ({type(size).__name__})",
+                param=name,
+            )
 
 
 def crop_spec(vision: VisionConfig) -> CropSpec:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gapless.config import cache_folder
-from gapless.errors import ModelNotFound
+from gapless.errors import ModelNotFound, shown
 from gapless.weights.folder import PATTERNS
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -38,14 +38,18 @@ def locate(name: str | Path, revision: str | None = None) -> Located:
     if text in BUNDLED:
         return Located(ASSETS / text, text, None)
     folder = Path(text).expanduser()
-    if text and folder.is_dir():
+    try:
+        is_folder, exists = bool(text) and folder.is_dir(), folder.exists()
+    except OSError:  # longer than any path, or behind a folder that may not be looked into
+        is_folder, exists = False, False
+    if is_folder:
         return Located(folder, folder.resolve().name, None)
-    if isinstance(name, str) and _HUB_ID.fullmatch(text) and not folder.exists():
+    if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists:
         return Located(_download(text, revision), text, revision)
-    what = "a file, not a folder" if folder.exists() else "neither a bundled model nor a folder"
+    what = "a file, not a folder" if exists else "neither a bundled model nor a folder"
     raise ModelNotFound(
-        f"{text!r} is {what}. Give {' or '.join(map(repr, BUNDLED))}, the path of a model folder, or a hub id like "
-        "'owner/name'.",
+        f"{shown(text)} is {what}. Give {' or '.join(map(repr, BUNDLED))}, the path of a model folder, or a hub id "
+        "like 'owner/name'.",
         param="model",
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gapless.errors import InvalidRequest
 from gapless.kernels.reference import KEY_BLOCK
 from gapless.models.moondream.config import TextConfig
 
@@ -20,7 +21,10 @@ class PagedKV:
         self, config: TextConfig, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         if page_size < 1 or (KEY_BLOCK % page_size and page_size % KEY_BLOCK):
-            raise ValueError(f"page_size {page_size} neither divides {KEY_BLOCK} nor is a multiple of it; use 16 or 64")
+            raise InvalidRequest(
+                f"page_size {page_size} neither divides {KEY_BLOCK} nor is a multiple of it; use 16 or 64",
+                param="page_size",
+            )
         shape = (config.n_layers, pages + 1, config.n_heads, page_size, config.head_dim)
         self.page_size = page_size
         self.keys: Tensor = torch.zeros(shape, dtype=dtype, device=device)
