@@ -98,6 +98,37 @@ def test_a_script_that_exits_in_the_block_or_drops_its_model(endless_folder):
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_told_and_its_parent_goes_on(endless_folder):
+    """Threads do not survive a fork: without a word, whoever asks in the child would wait for ever."""
+    done = run(
+        BEGIN
+        + """
+    import os, warnings
+    warnings.simplefilter("ignore")
+    stream = vlm.caption(image, stream=True, settings=long)["caption"]
+    next(stream)
+    child = os.fork()
+    if child == 0:
+        for ask in (stream.result, lambda: vlm.caption(image)):
+            try:
+                ask()
+            except gapless.errors.EngineDead as error:
+                assert "fork" in str(error), error
+            else:
+                sys.exit(4)
+        stream.close()
+        vlm.close()
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    stream.close()
+    print(vlm.caption(image, settings={"max_tokens": 5})["metrics"]["output_tokens"])
+    """,
+        endless_folder,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+
+
 @pytest.mark.parametrize(
     ("statement", "forbidden"),
     [

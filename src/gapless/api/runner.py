@@ -13,8 +13,10 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import os
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -57,6 +59,7 @@ class Runner:
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="gapless-engine", daemon=True)
         atexit.register(self._leave)
+        _living.add(self)
         self._thread.start()
 
     # -- callers' side -----------------------------------------------------------------------------------------------
@@ -110,6 +113,11 @@ class Runner:
         """Nobody can ask for anything any more: cancel and end, without waiting for it."""
         self._closing = self._hasty = True
         self._mailbox.notify()
+
+    def orphan(self) -> None:
+        """This process is a fork, and the engine's thread is not in it: tell everyone, with locks that nobody holds."""
+        self._lock, self._mailbox = threading.Lock(), ThreadMailbox()
+        self._end(RuntimeError("this process was forked from the one that loaded the model"))
 
     def _leave(self) -> None:
         """The interpreter exits: let calls of daemon threads end, cancel streams that nobody reads."""
@@ -191,6 +199,19 @@ class Runner:
 
 def _dead(cause: BaseException) -> GaplessError:
     return EngineDead(f"the engine stopped ({type(cause).__name__}: {cause}); load the model again")
+
+
+_living: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for runner in list(_living):
+        if runner._thread is not threading.current_thread():
+            runner.orphan()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Switching:
