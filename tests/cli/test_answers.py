@@ -227,6 +227,36 @@ def test_draw_several(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], pictures
     assert [line["drawn"] for line in lines(capsys.readouterr().out)] == ["box-a.webp", "box-b.webp"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "detect a.png star --draw a.png",
+        "detect a.png star --draw ./",
+        "detect a.png b.png star --draw .",
+        "detect b.png a.png star --draw link.png",
+        "detect a.png b.png star --draw {name}.png",
+        "caption a.png b.png --draw here/{name}.png",
+    ],
+)
+def test_drawing_never_replaces_a_picture_that_was_given(
+    vlm: FakeVLM, capsys: pytest.CaptureFixture[str], pictures: Path, words: str
+) -> None:
+    (pictures / "here").symlink_to(pictures, target_is_directory=True)
+    if "link.png" in words:
+        (pictures / "link.png").symlink_to("a.png")
+        words = words.replace("b.png ", "")
+    before = {name: (pictures / name).read_bytes() for name in ("a.png", "b.png")}
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "write over the picture" in err and vlm.calls == []
+    assert before == {name: (pictures / name).read_bytes() for name in before}
+
+
+def test_a_name_longer_than_any_file_system_takes(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["point", "a.png", "star", "--draw", "x" * 5000 + ".png"]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
 def test_a_place_that_cannot_be_written(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["detect", "a.png", "star", "--draw", "b.png/out.png"]) == 1
     out, err = capsys.readouterr()

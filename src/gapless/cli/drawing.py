@@ -27,11 +27,11 @@ def plan_files(wanted: str, pictures: Sequence[str]) -> list[Path]:
 
     In a folder, and for {name}, a file takes its picture's name without its ending; where two pictures share one, the
     later ones get -2, -3 and so on. Raises a usage error for a format that cannot be written, for one plain file and
-    several pictures, and where there is no picture to draw on.
+    several pictures, where there is no picture to draw on, and where a file would replace one of the pictures.
     """
     if not pictures:
         raise typer.BadParameter("--draw draws on a picture, and none was given")
-    is_folder = wanted.endswith(("/", os.sep)) or Path(wanted).is_dir()
+    is_folder = wanted.endswith(("/", os.sep)) or _is_folder(Path(wanted))
     pattern = str(Path(wanted) / f"{NAME}.png") if is_folder else wanted
     if len(pictures) > 1 and NAME not in pattern:
         raise typer.BadParameter(
@@ -40,7 +40,25 @@ def plan_files(wanted: str, pictures: Sequence[str]) -> list[Path]:
         )
     if Path(pattern).suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"--draw {wanted!r} must end with one of {', '.join(FORMATS)}, or be a folder")
-    return [Path(pattern.replace(NAME, name)) for name in _distinct(pictures)]
+    files = [Path(pattern.replace(NAME, name)) for name in _distinct(pictures)]
+    lost = next((picture for picture in pictures if any(_same(file, Path(picture)) for file in files)), None)
+    if lost is not None:
+        raise typer.BadParameter(f"--draw {wanted!r} would write over the picture {lost!r}; name another place")
+    return files
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # longer than any path: writing will say so
+        return False
+
+
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except OSError:  # one of them is not there
+        return False
 
 
 def _distinct(pictures: Sequence[str]) -> list[str]:
