@@ -59,6 +59,26 @@ def test_an_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"gapless: ")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_told_in_one_line(micro: str) -> None:
+    for words in (["models"], ["caption", str(PICTURE), str(PICTURE), "--model", micro, "--max-tokens", "2"]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [*COMMAND, *words], check=False, stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=120
+            )
+        assert done.returncode == 1
+        assert done.stderr.count(b"\n") == 1 and b"No space left" in done.stderr
+
+
+def test_closed_standard_streams() -> None:
+    """`>&-`: Python has no stream then. Nothing of one goes into another."""
+    shell = f"{' '.join(COMMAND)} models >&-; echo $?; {' '.join(COMMAND)} caption - <&-; echo $?; "
+    shell += f"{' '.join(COMMAND)} caption missing.png 2>&-; echo $?"
+    done = subprocess.run(["sh", "-c", shell], check=False, capture_output=True, env=ENVIRONMENT, timeout=120)
+    assert done.stdout == b"0\n1\n1\n"
+    assert b"Traceback" not in done.stderr and b"empty (0 bytes)" in done.stderr
+
+
 def test_a_closed_pipe_is_no_drama(micro: str) -> None:
     words = [*COMMAND, "caption", *[str(PICTURE)] * 40, "--model", micro, "--max-tokens", "100", "--seed", "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -52,6 +53,7 @@ def gapless(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit code."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -69,9 +71,16 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return FAILED
-    except GaplessError as error:
-        complain(error)
+    except (GaplessError, OSError) as error:
+        complain(error if isinstance(error, GaplessError) else _refused(error))
         return FAILED
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that the shell has closed (`>&-`) is None in Python: read nothing from it, write to nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the process ends
 
 
 def _message_of(error: Exception) -> str:
@@ -82,6 +91,12 @@ def _message_of(error: Exception) -> str:
 def _command_of(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     return str(context.command_path) if context else "gapless"
+
+
+def _refused(error: OSError) -> str:
+    """What no room expects, such as a full disk behind standard output; what is still unwritten is given up."""
+    _forget_stdout()
+    return f"the system refused to read or write ({error}); make room, or see to the permissions"
 
 
 def _forget_stdout() -> None:
