@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
-
 from recipes.glint.model import Cache, Glint
 from recipes.glint.streams import ANSWER, BINS, COORD, EOS, SIZE, THINK, Stream
+from torch import Tensor
 
 HIDDEN = -1e4
 
@@ -79,7 +78,7 @@ def greedy(net: Glint, image: Tensor, row: Sequence[int], streams: Sequence[Stre
     seen = torch.cat([p.picture[:, None].expand(-1, prefix), p.real], 1)
     causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
     allowed = torch.cat([seen[:, None, :prefix].expand(-1, longest, -1), causal & p.real[:, None, :]], -1)
-    x = net.embed(p.ids, p.coord, p.size).float()
+    x = net.embed(p.ids, p.coord, p.size).to(net.text.wte.dtype)
     hidden, cache = net.extend(x, p.position, torch.where(allowed, 0.0, HIDDEN)[:, None], cache)
     last, position = hidden[:, -1], p.position[:, -1]
     replies = [Reply() for _ in streams]
@@ -99,7 +98,7 @@ def greedy(net: Glint, image: Tensor, row: Sequence[int], streams: Sequence[Stre
         thinking = thinking & (token != ANSWER)
         seen = torch.cat([seen, ~done[:, None]], 1)
         position = position + 1
-        x = net.embed(token[:, None], value[:, None], extent[:, None]).float()
+        x = net.embed(token[:, None], value[:, None], extent[:, None]).to(net.text.wte.dtype)
         visible = seen.clone()
         visible[:, -1] = True
         mask = torch.where(visible, 0.0, HIDDEN)[:, None, None]

@@ -1,6 +1,6 @@
 """Greedy evaluation on scenes that training never sees: exact answers, points, boxes, outlines, captions.
 
-    python -m recipes.glint.evaluate --weights src/gapless/assets/glint/model.safetensors --scenes 96
+python -m recipes.glint.evaluate --weights src/gapless/assets/glint/model.safetensors --scenes 96
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
-
 from recipes.glint import prompts
+from recipes.glint.ask import Ask
 from recipes.glint.data import Groups, Renderer, groups, random_aspect, scene_arrays
 from recipes.glint.decode import Reply, greedy
 from recipes.glint.model import Glint
 from recipes.glint.scenes import Scene, make_scene
 from recipes.glint.streams import ANSWER, COORD, SIZE, Stream, Vocabulary
+from torch import Tensor
 
 NEAR = 0.03
 Box = tuple[float, float, float, float]
-MAKERS: tuple[tuple[Callable[[prompts.Ask], Stream | None], int], ...] = (
-    (prompts.point, 2), (prompts.detect, 2), (prompts.segment, 2), (prompts.caption, 2), (prompts.count, 2),
-    (prompts.colour, 1), (prompts.shape, 1), (prompts.size, 1), (prompts.exists, 2), (prompts.background, 1),
-    (prompts.relative, 1), (prompts.where, 1), (prompts.here, 2), (prompts.reason, 2), (prompts.talk, 1),
-)  # fmt: skip
+Questions = dict[str, list[tuple[int, Stream]]]
+MAKERS: tuple[tuple[Callable[[Ask], Stream | None], int], ...] = tuple(
+    (maker, 2 if weight > 1.25 else 1) for maker, weight in prompts.SKILLS.items()
+)
 
 
 def iou(a: Box, b: Box) -> float:
@@ -121,21 +120,23 @@ def score(skill: str, v: Vocabulary, rows: list[tuple[Stream, Reply]]) -> dict[s
         texts = [(v.tokenizer.decode(got.ids), v.tokenizer.decode(want.ids)) for got, want in pairs]
         return {"exact": exact, "objects_F1": f1([caption_overlap(a, b) for a, b in texts])}
     if skill.startswith("reason"):
+
         def answer(r: Reply) -> list[int]:
             return r.ids[r.ids.index(ANSWER) :] if ANSWER in r.ids else []
+
         return {"exact": sum(answer(a) == answer(b) for a, b in pairs) / len(pairs),
                 "points_F1": f1([score_points(a, b) for a, b in pairs])}  # fmt: skip
     return {"exact": exact}
 
 
-def make_questions(scenes: list[Scene], v: Vocabulary, seed: int) -> dict[str, list[tuple[int, Stream]]]:
+def make_questions(scenes: list[Scene], v: Vocabulary, seed: int) -> Questions:
     """Requests by skill: (index of the picture, stream)."""
-    out: dict[str, list[tuple[int, Stream]]] = {}
+    out: Questions = {}
     for i, scene in enumerate(scenes):
         rng = random.Random(seed * 100_003 + i)
         for maker, times in MAKERS:
             for _ in range(times):
-                made = maker(prompts.Ask(scene, rng, v))
+                made = maker(Ask(scene, rng, v))
                 if made is not None:
                     out.setdefault(made.skill, []).append((i, made))
     return dict(sorted(out.items()))
@@ -150,17 +151,17 @@ def held_out(count: int, seed: int = 7) -> tuple[list[Scene], Groups]:
 
 @torch.no_grad()
 def evaluate(
-    net: Glint, v: Vocabulary, count: int, device: torch.device, chunk: int = 256, samples: int = 0
+    net: Glint, v: Vocabulary, count: int, device: torch.device, *, chunk: int = 256, samples: int = 0
 ) -> dict[str, dict[str, float]]:
     """Scores by skill on ``count`` fresh scenes rendered straight at the crops' resolution."""
     scenes, tilings = held_out(count)
     arrays = {k: torch.from_numpy(a).to(device) for k, a in scene_arrays(scenes).items()}
     image = net.features(Renderer(tilings, device)(arrays, (1.0, 1.5)), tilings)
-    return ask_all(net, v, image, make_questions(scenes, v, 1), chunk, samples)
+    return ask_all(net, v, image, make_questions(scenes, v, 1), chunk=chunk, samples=samples)
 
 
 def ask_all(
-    net: Glint, v: Vocabulary, image: Tensor, questions: dict[str, list[tuple[int, Stream]]], chunk: int, samples: int
+    net: Glint, v: Vocabulary, image: Tensor, questions: Questions, *, chunk: int, samples: int = 0
 ) -> dict[str, dict[str, float]]:
     """Ask everything, skill by skill; prints ``samples`` replies of each."""
     out = {}
@@ -204,7 +205,7 @@ def main() -> None:
     torch.manual_seed(0)
     net = Glint(v.config).to(device).eval()
     load_weights(net, args.weights)
-    scores = evaluate(net, v, args.scenes, device, args.chunk, args.samples)
+    scores = evaluate(net, v, args.scenes, device, chunk=args.chunk, samples=args.samples)
     print(show(scores))
     if args.json:
         args.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")

@@ -1,19 +1,17 @@
 """Between the training model and the published files: one bf16 ``model.safetensors`` with the family's tensor names.
 
-    python -m recipes.glint.export --weights weights.safetensors --out src/gapless/assets/glint
+python -m recipes.glint.export --weights weights.safetensors --out src/gapless/assets/glint
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
+from recipes.glint.model import Glint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-
-from recipes.glint.model import Glint
 
 LIMIT_PARAMETERS, LIMIT_BYTES = 7_000_000, 14_000_000
 
@@ -27,7 +25,7 @@ def save_weights(net: Glint, path: Path, dtype: torch.dtype = torch.bfloat16) ->
     """Write atomically, so that an interrupted run leaves the previous file."""
     partial = path.with_suffix(".partial")
     save_file(named_tensors(net, dtype), str(partial), metadata={"format": "pt"})
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def load_weights(net: Glint, path: Path) -> None:

@@ -1,14 +1,13 @@
-"""Losses of a packed batch, and two helpers that are thrown away after training: where things are, what patches show."""
+"""Losses of a packed batch, and two helpers that are thrown away after training."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from recipes.glint.data import GRID
 from recipes.glint.model import Glint
 from recipes.glint.streams import BINS
+from torch import Tensor, nn
 
 Batch = dict[str, Tensor]
 
@@ -55,7 +54,7 @@ class Helpers(nn.Module):
 
 @torch.no_grad()
 def dense_targets(looks: Tensor, boxes: Tensor, on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Owner of each patch: look + 1 ``[B, patches, 3]`` (0 = ground), offset ``[B, patches, 2]``, front ``[B, patches]``."""
+    """Owner of each patch: look + 1 ``[B, patches, 3]`` (0 is ground), offset ``[B, patches, 2]``, front."""
     g = (torch.arange(GRID, device=boxes.device) + 0.5) / GRID
     centre = torch.stack([g.repeat(GRID), g.repeat_interleave(GRID)], -1)
     away = centre[None, None] - boxes[:, :, None, :2]
@@ -78,7 +77,7 @@ class Losses:
         self.token_loss, self.soft_bins = wrap(token_loss), wrap(soft_bins)
 
     def __call__(
-        self, net: Glint, helpers: Helpers, batch: Batch, image: Tensor, hidden: Tensor, sigma: tuple[Tensor, Tensor]
+        self, net: Glint, helpers: Helpers, batch: Batch, *, image: Tensor, hidden: Tensor, sigma: tuple[Tensor, Tensor]
     ) -> dict[str, Tensor]:
         """Sums per picture (divided by the batch): token, coord, size, aim; and the mean dense loss."""
         pictures, length = batch["ids"].shape

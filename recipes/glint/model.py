@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from recipes.glint.streams import COORD, EOS, SIZE
+from torch import Tensor, nn
 
 Config = dict[str, Any]
 Cache = list[tuple[Tensor, Tensor]]
@@ -83,7 +82,7 @@ class TextBlock(nn.Module):
         self.attn, self.mlp = Attention(dim, heads), MLP(dim, inner, dim)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, prefix: int) -> Tensor:
-        """``[B, P + S, dim]``: the prefix sees itself, the S packed positions see what ``mask [B, 1, S, P + S]`` allows."""
+        """``[B, P + S, dim]``: the prefix sees itself, the packed rest what ``mask [B, 1, S, P + S]`` allows."""
         n = self.ln(x)
         q, k, v = self.attn.split(n)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -111,7 +110,11 @@ class Vision(nn.Module):
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.patch, self.grid, self.margin = c["enc_patch_size"], c["crop_size"] // c["enc_patch_size"], c["overlap_margin"]
+        self.patch, self.grid, self.margin = (
+            c["enc_patch_size"],
+            c["crop_size"] // c["enc_patch_size"],
+            c["overlap_margin"],
+        )
         dim = c["enc_dim"]
         self.patch_emb = nn.Linear(c["in_channels"] * self.patch**2, dim)
         self.pos_emb = nn.Parameter(torch.randn(1, self.grid**2, dim) * 0.02)
@@ -139,9 +142,7 @@ class Vision(nn.Module):
         def span(i: int, count: int) -> slice:
             return slice(0 if i == 0 else m, g if i == count - 1 else g - m)
 
-        bands = [
-            torch.cat([tiles[:, i, j, span(i, rows), span(j, cols)] for j in range(cols)], 2) for i in range(rows)
-        ]
+        bands = [torch.cat([tiles[:, i, j, span(i, rows), span(j, cols)] for j in range(cols)], 2) for i in range(rows)]
         whole = torch.cat(bands, 1)
         ph, pw = (pooling(size, g).to(whole) for size in whole.shape[1:3])
         return torch.einsum("rh,nhwd,cw->nrcd", ph, whole, pw)
@@ -200,13 +201,12 @@ class Region(nn.Module):
     def features(x: Tensor, frequencies: Tensor, low: Tensor | None = None) -> Tensor:
         """Fourier features ``[..., 2n]``, cosine first; rows where ``low`` is set follow bf16's order of rounding."""
         with torch.autocast(x.device.type, enabled=False):
-            x, w = x.float(), frequencies.float()
-            phase = (2 * math.pi * x) @ w
+            x, w, b = x.float(), frequencies.float(), torch.bfloat16
+            rounded = ((2 * math.pi * x.to(b)).to(b) @ w.to(b)).to(b).float()
+            phase = rounded if frequencies.dtype == b else (2 * math.pi * x) @ w
             if low is not None:
-                b = torch.bfloat16
-                rounded = ((2 * math.pi * x.to(b)).to(b) @ w.to(b)).to(b).float()
                 phase = torch.where(low, rounded, phase)
-            return torch.cat([phase.cos(), phase.sin()], -1)
+            return torch.cat([phase.cos(), phase.sin()], -1).to(frequencies.dtype)
 
     def coord(self, x: Tensor, low: Tensor | None = None) -> Tensor:
         """Coordinates ``[...]`` to embeddings ``[..., dim]``."""
@@ -234,7 +234,7 @@ class Glint(nn.Module):
                 nn.init.normal_(p, std=0.6 / math.sqrt(p.shape[1] * depth))
 
     def embed(self, ids: Tensor, coord: Tensor, size: Tensor, low: Tensor | None = None) -> Tensor:
-        """Inputs ``[B, T]`` (values ``[B, T]`` and ``[B, T, 2]`` where ids are 5 and 6) to embeddings ``[B, T, dim]``."""
+        """Ids ``[B, T]``, values ``[B, T]`` and ``[B, T, 2]`` where they are 5 and 6, to embeddings ``[B, T, dim]``."""
         e = F.embedding(ids, self.text.wte)
         e = torch.where((ids == COORD)[..., None], self.region.coord(coord, low).to(e.dtype), e)
         return torch.where((ids == SIZE)[..., None], self.region.size(size, low).to(e.dtype), e)
@@ -260,11 +260,11 @@ class Glint(nn.Module):
     def prefix(self, image: Tensor) -> Tensor:
         """BOS and image embeddings ``[B, P, dim]``."""
         bos = self.text.wte[EOS].expand(image.shape[0], 1, -1)
-        return torch.cat([bos.float(), image.float()], 1)
+        return torch.cat([bos, image.to(bos.dtype)], 1)
 
     def packed(self, image: Tensor, embeddings: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Hidden states ``[B, S, dim]`` of packed streams (before the final LayerNorm)."""
-        x = torch.cat([self.prefix(image), embeddings.float()], 1)
+        x = torch.cat([self.prefix(image), embeddings.to(self.text.wte.dtype)], 1)
         p = x.shape[1] - embeddings.shape[1]
         first = torch.arange(p, device=x.device).expand(x.shape[0], -1)
         cos, sin = self.text.angles(torch.cat([first, position], 1))
@@ -283,7 +283,7 @@ class Glint(nn.Module):
 
 
 def packed_mask(slot: Tensor, picture: Tensor, prefix: int) -> Tensor:
-    """Additive mask ``[B, 1, S, P + S]`` in bf16: own slot causally, and the prefix for streams that have the picture."""
+    """Additive mask ``[B, 1, S, P + S]``: own slot causally, and the prefix for streams that have the picture."""
     s = slot.shape[1]
     own = (slot[:, :, None] == slot[:, None, :]) & torch.tril(slot.new_ones(s, s, dtype=torch.bool))
     allowed = torch.cat([picture[:, :, None].expand(-1, -1, prefix), own], -1)

@@ -53,7 +53,9 @@ class Muon:
 
 def split_parameters(net: nn.Module) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Trainable parameters as (Muon matrices, decayed AdamW matrices, the rest)."""
-    muon, matrices, rest = [], [], []
+    muon: list[Tensor] = []
+    matrices: list[Tensor] = []
+    rest: list[Tensor] = []
     for name, p in net.named_parameters():
         if not p.requires_grad:
             continue

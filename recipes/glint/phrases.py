@@ -115,6 +115,64 @@ TALK = (
         "I only know about pictures of simple shapes.",
     ),
 )  # fmt: skip
+MORE_COUNT = (
+    "How many {many} are in this picture?", "How many {many} are in this image?", "How many {many} are visible?",
+    "Count the {many} in the picture.", "Count {many}", "Can you count the {many}?", "number of {many}",
+    "Tell me how many {many} there are.", "How many {many} does the picture show?", "How many {one} are there?",
+)  # fmt: skip
+MORE_EXISTS = (
+    "Is there {a_one} in this picture?", "Is there {a_one} in this image?", "Does the picture show {a_one}?",
+    "Does this image contain {a_one}?", "Are there {many} in the image?", "Are there any {many} in the picture?",
+    "Is there any {one}?", "Can you find {a_one}?",
+)  # fmt: skip
+MORE_COLOUR = ("{one} color?", "Tell me the color of the {one}.", "What color is the {one} in the picture?",
+               "What's the color of the {one}?", "What colour does the {one} have?")  # fmt: skip
+MORE_LOOK = (
+    "What's in this image?", "What's in the picture?", "What is in the photo?", "Describe the scene.",
+    "Describe this picture.", "What objects are there?", "What objects do you see?", "Which shapes do you see?",
+    "Which shapes are there?", "What shapes are there?", "What shapes do you see?", "What shapes are in the picture?",
+    "List all objects.", "List the shapes.", "List everything you see.", "Name the shapes.",
+    "What is this a picture of?", "Can you describe this picture?", "Can you describe the image?",
+    "Tell me about this image.", "What do you see in this picture?", "What do you see in the image?",
+    "Please describe the image.", "What is happening in this picture?", "Caption this image.", "Write a caption.",
+    "What does this image show?",
+)  # fmt: skip
+IS_IT = ("Is the {one} {value}?", "Is the {one} in the picture {value}?", "Is the color of the {one} {value}?")
+EXTREMES = {
+    "large": ("largest", "biggest"), "small": ("smallest", "tiniest"), "left": ("leftmost",), "right": ("rightmost",),
+    "top": ("topmost", "highest"), "bottom": ("bottommost", "lowest"),
+}  # fmt: skip
+EXTREME = ("What is the {extreme} {noun}?", "Which is the {extreme} {noun}?", "Which {noun} is the {extreme}?",
+           "Which {noun} is {extreme}?", "Describe the {extreme} {noun}.")  # fmt: skip
+EXTREME_COLOUR = ("What color is the {extreme} {noun}?", "What colour is the {extreme} {noun}?",
+                  "What is the color of the {extreme} {noun}?")  # fmt: skip
+EXTREME_SHAPE = ("What shape is the {extreme} {noun}?", "What shape is the {extreme} one?")
+WHERE_ALL = ("Where are the {many}?", "Where are the {many} in the picture?", "Where do you see {many}?")
+AT_PLACE = ("What is in the {place}?", "What is at the {place}?", "What do you see in the {place}?",
+            "What is in the {place} of the picture?", "What's in the {place}?")  # fmt: skip
+PALETTE = ("What colors do you see?", "Which colors are there?", "What colors are in the picture?",
+           "What colours do you see?", "Which colors do the {many} have?", "What colors are the {many}?")  # fmt: skip
+COUNT_COLOURS = ("How many colors are there?", "How many different colors do you see?", "How many colours are there?")
+ALL_ARE = ("Are all {many} {value}?", "Are all the {many} {value}?", "Is everything {value}?")
+NOUNS = (
+    "horse", "cup", "king", "river", "city", "book", "music", "world", "water", "phone", "computer", "song", "game",
+    "school", "friend", "mountain", "planet", "engine", "bread", "country", "story", "movie", "history", "money",
+    "president", "language", "train", "window", "garden", "bottle", "number", "mouse", "lion", "boat", "road", "hand",
+    "coffee", "recipe", "winter", "ocean", "bicycle", "train station", "plane", "man", "woman", "child", "bear", "fish",
+    "chair", "lamp", "shoe", "hat", "truck", "bus", "clock", "pizza", "banana", "elephant", "sheep", "cow", "kite",
+    "umbrella", "bag", "sign", "traffic light", "spoon", "bowl", "keyboard", "pen", "door", "wall", "cloud", "sun",
+    "rocket", "robot", "painting", "guitar", "ticket", "letter box", "hexagon", "oval", "line", "spiral", "pentagon",
+)  # fmt: skip
+FAR_AFIELD = (
+    "What is the {a} of the {b}?", "Who is the {a} of {b}?", "Tell me about the {a}.", "Explain the {a}.",
+    "Why is the {a} a {b}?", "Write a {a} about the {b}.", "How do I make a {a}?", "What does {a} mean?",
+    "When was the {a} built?", "Who made the {a}?", "Can you sing a {a}?", "How old is the {a}?",
+    "Translate {a} into the language of {b}.", "Do you like {a}?", "What is your favorite {a}?", "Give me a {a}.",
+    "Tell me something about {a} and {b}.", "What is the meaning of {a}?", "How far is the {a} from the {b}?",
+    "How much is a {a}?", "Is {a} better than {b}?", "What do you think of {a}?", "I like {a}.", "You are a {a}.",
+    "Where can I buy a {a}?", "Who wrote the {a}?", "How does a {a} work?", "Which {a} is the best?",
+)  # fmt: skip
+NO_IDEA = "I only know about pictures of simple shapes."
 NO_PICTURE = "Please show me a picture."
 NUMBER_WORDS = ("0", "1", "2", "3", "4", "5", "6", "7")
 
@@ -132,7 +190,7 @@ def join_list(parts: list[str]) -> str:
 
 
 def words() -> list[str]:
-    """Every text of this module, for the tokenizer's corpus: templates, names, and names in their usual surroundings."""
+    """The tokenizer's corpus: templates, names, and names in their usual surroundings."""
     singles = [*KINDS, *COLOURS, *SIZES, *GROUNDS, *PATTERNS, "shape", "object", "thing", "one", "background"]
     plurals = [*PLURALS, "shapes", "objects", "things"]
     example = {"many": "stars", "one": "star", "a_one": "a star", "look": "red", "other": "ring", "relation": "above",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
-
 from recipes.glint.data import MARGIN, SIDE, WINDOW
 from recipes.glint.model import Glint
 from recipes.glint.scenes import tiling
+from torch import Tensor
 
 
 def crops_of(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:

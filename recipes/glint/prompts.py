@@ -1,4 +1,4 @@
-"""From a scene to requests: what users ask about it, and the exact streams that answer them.
+"""From a scene to requests: the exact streams that answer them.
 
 Every function ``<skill>(ask)`` returns a :class:`~recipes.glint.streams.Stream`, or None when the scene has no clear
 question of that kind. The grammar of the answers is in ``README.md``.
@@ -8,138 +8,62 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from recipes.glint import phrases as say
-from recipes.glint.scenes import Scene, Thing, contour, describe
-from recipes.glint.streams import ANSWER, EOS, GROUND, THINK, UNGROUND, Stream, Vocabulary
+from recipes.glint import questions
+from recipes.glint.ask import Ask, Look, place
+from recipes.glint.scenes import Scene, contour, describe
+from recipes.glint.streams import ANSWER, GROUND, UNGROUND, Stream, Vocabulary
 
 OUTLINES = [contour(kind) for kind in range(len(say.KINDS))]
 
 
-@dataclass(frozen=True)
-class Look:
-    """A description that things may match; -1 leaves an attribute open, ``noun`` replaces the kind's name."""
-
-    size: int = -1
-    colour: int = -1
-    kind: int = -1
-    noun: tuple[str, str] = say.GENERIC[0]
-    stranger: bool = False
-
-    def matches(self, t: Thing) -> bool:
-        """Whether a thing fits."""
-        return (
-            not self.stranger
-            and self.size in (-1, t.size)
-            and self.colour in (-1, t.colour)
-            and self.kind in (-1, t.kind)
-        )
-
-    def adjectives(self) -> str:
-        """``"large red"``, or less."""
-        words = [say.SIZES[self.size]] if self.size >= 0 else []
-        return " ".join([*words, *([say.COLOURS[self.colour]] if self.colour >= 0 else [])])
-
-    def phrase(self, many: bool = False) -> str:
-        """``"large red circle"`` or ``"large red circles"``."""
-        noun = self.noun if self.kind < 0 else (say.KINDS[self.kind], say.PLURALS[self.kind])
-        return (self.adjectives() + " " + noun[many]).strip()
-
-
-class Ask:
-    """Everything a question needs: the scene, random choices, the vocabulary, and how much feedback is shaken."""
-
-    def __init__(self, scene: Scene, rng: random.Random, vocabulary: Vocabulary, jitter: float = 0.0) -> None:
-        self.scene, self.rng, self.v = scene, rng, vocabulary
-        self.jitter = jitter if rng.random() < 0.8 else 0.0
-        self.things = scene.things
-
-    def stream(self, skill: str, picture: bool = True) -> Stream:
-        """A new empty stream."""
-        return Stream(skill, self.jitter, self.rng, picture)
-
-    def vary(self, text: str) -> str:
-        """A question as people type it: perhaps in lower case, perhaps without its last mark."""
-        if self.rng.random() < 0.25:
-            text = text.lower()
-        if self.rng.random() < 0.3:
-            text = text.rstrip("?.")
-        return text
-
-    def query(self, skill: str, question: str, think: bool = False) -> Stream:
-        """The stream of a query up to the end of its prompt."""
-        body = self.v.encode(self.vary(question))
-        return self.stream(skill).feed(self.v.prompt("query", body, (THINK if think else ANSWER,)))
-
-    def answer(self, s: Stream, text: str, thing: int = -1) -> Stream:
-        """A short answer: its first token counts most."""
-        ids = self.v.encode(text)
-        if thing >= 0:
-            s.look_at(thing)
-        return s.say(ids[:1], 2.0).say(ids[1:], 1.0).end(0.3)
-
-    def matching(self, look: Look) -> list[int]:
-        """Indices of matching things, left to right."""
-        return [i for i, t in enumerate(self.things) if look.matches(t)]
-
-    def look(self, size: float = 0.2, colour: float = 0.55, kind: float = 0.75, strange: float = 0.06) -> Look:
-        """A description: mostly of something that is there, sometimes with one attribute changed, sometimes of nothing."""
-        rng = self.rng
-        noun = rng.choice(say.GENERIC)
-        if rng.random() < strange:
-            has = rng.random() < 0.3
-            return Look(-1, rng.randrange(8) if has else -1, -1, rng.choice(say.STRANGERS), stranger=True)
-        t = rng.choice(self.things)
-        values = [t.size, t.colour, t.kind]
-        u = rng.random()
-        if u < 0.22:
-            which = rng.randrange(3)
-            values[which] = rng.randrange((3, 8, 8)[which])
-        elif u < 0.32:
-            values = [rng.randrange(3), rng.randrange(8), rng.randrange(8)]
-        keep = [rng.random() < p for p in (size, colour, kind)]
-        picked = [value if k else -1 for value, k in zip(values, keep, strict=True)]
-        return Look(*picked, noun)
-
-    def unique(self) -> tuple[int, Look] | None:
-        """A thing and a short description that fits it alone."""
-        rng = self.rng
-        for i in rng.sample(range(len(self.things)), len(self.things)):
-            t = self.things[i]
-            noun = rng.choice(say.GENERIC)
-            forms = [Look(-1, -1, t.kind, noun), Look(-1, t.colour, t.kind, noun), Look(-1, t.colour, -1, noun)]
-            rng.shuffle(forms)
-            for form in [*forms, Look(t.size, t.colour, t.kind, noun)]:
-                if len(self.matching(form)) == 1:
-                    return i, form
-        return None
-
-
 def _object_text(ask: Ask, look: Look) -> str:
+    """The object as people type it: singular or plural, an article, capitals, a stop, or only its adjective."""
     text = look.phrase(many=ask.rng.random() < 0.4)
+    if look.kind < 0 and look.adjectives() and not look.stranger and ask.rng.random() < 0.15:
+        text = look.adjectives()
     u = ask.rng.random()
     if u < 0.06:
-        text = "the " + text
-    elif u < 0.12:
-        text = text.capitalize()
+        return "the " + text
+    if u < 0.12:
+        return text.capitalize()
+    if u < 0.14:
+        return text.upper()
+    if u < 0.16:
+        return text + "."
+    if u < 0.20:
+        return ask.rng.choice(("all ", "every ", "all the ", "all of the ")) + text
     return text
+
+
+def _target(ask: Ask) -> tuple[str, list[int]]:
+    """An object to find and the things it means: mostly a description, sometimes an extreme or everything."""
+    u = ask.rng.random()
+    if u < 0.06:
+        found = questions.extreme_thing(ask)
+        if found:
+            return f"{found[1]} {ask.noun()[0]}", [found[0]]
+    if u > 0.98:
+        return ask.rng.choice(("everything", "all", "all shapes", "every object")), list(range(len(ask.things)))
+    look = ask.look()
+    return _object_text(ask, look), ask.matching(look)
 
 
 def point(ask: Ask) -> Stream:
     """Points of all matching things."""
-    look = ask.look()
-    s = ask.stream("point").feed(ask.v.prompt("point", ask.v.encode(" " + _object_text(ask, look))))
-    for i in ask.matching(look):
+    text, found = _target(ask)
+    s = ask.stream("point").feed(ask.v.prompt("point", ask.v.encode(" " + text)))
+    for i in found:
         s.point(ask.things[i].x, ask.things[i].y, i)
     return s.end()
 
 
 def detect(ask: Ask) -> Stream:
     """Boxes of all matching things."""
-    look = ask.look()
-    s = ask.stream("detect").feed(ask.v.prompt("detect", ask.v.encode(" " + _object_text(ask, look))))
-    for i in ask.matching(look):
+    text, found = _target(ask)
+    s = ask.stream("detect").feed(ask.v.prompt("detect", ask.v.encode(" " + text)))
+    for i in found:
         x, y, w, h = ask.scene.box(ask.things[i])
         s.point(x, y, i).extent(w, h)
     return s.end()
@@ -164,13 +88,8 @@ def segment(ask: Ask) -> Stream:
     return s.end()
 
 
-def place(t: Thing) -> str:
-    """Which ninth of the picture a thing's centre is in."""
-    return say.PLACES[3 * min(2, int(t.y * 3)) + min(2, int(t.x * 3))]
-
-
 def short_caption(scene: Scene) -> str:
-    """``"3 shapes on a navy background."`` (``"3 stars ..."`` when all are stars; one thing is named with its colour)."""
+    """``"3 shapes on a navy background."``; ``"3 stars ..."`` when all are; one thing is named with its colour."""
     ground = f" on {say.article(say.GROUNDS[scene.ground])} background."
     first, n = scene.things[0], len(scene.things)
     if n == 1:
@@ -185,14 +104,27 @@ def ground_phrase(scene: Scene) -> str:
     return f"{say.article(say.PATTERNS[scene.pattern])} {say.GROUNDS[scene.ground]} background"
 
 
-def _listing(ask: Ask, s: Stream, places: bool, capital: bool) -> Stream:
-    """``A large red circle, a small blue star and a medium green ring.``, position by position with what it is about."""
+def normal_caption(scene: Scene) -> str:
+    """``"A large red circle, a small blue star and a medium green ring."``, left to right."""
+    text = say.join_list(["a " + describe(t) for t in scene.things])
+    return text[0].upper() + text[1:] + "."
+
+
+def long_caption(scene: Scene) -> str:
+    """How many shapes on which ground, then every shape with the ninth of the picture it is in."""
+    n = len(scene.things)
+    text = say.join_list([f"a {describe(t)} at the {place(t)}" for t in scene.things])
+    many = f"are {n} shapes" if n > 1 else "is 1 shape"
+    return f"There {many} on {ground_phrase(scene)}. {text[0].upper() + text[1:]}."
+
+
+def _listing(ask: Ask, s: Stream, places: bool) -> Stream:
+    """All things from the left; at every article the stream notes which thing follows."""
     for i, t in enumerate(ask.things):
         last = i == len(ask.things) - 1
-        lead = "" if i == 0 else (" and" if last else ",")
-        head = ("A" if capital else " a") if i == 0 else " a"
-        s.say(ask.v.encode(lead + head))
-        s.look_at(i).say(ask.v.encode(" " + describe(t)), 1.0)
+        lead = (" and a" if last else ", a") if i else (" A" if places else "A")
+        s.say(ask.v.encode(lead))
+        s.look_at(i).say(ask.v.encode(" " + describe(t)))
         if places:
             s.say(ask.v.encode(" at the " + place(t)), 0.7)
     return s.say(ask.v.encode("."), 0.3).end(0.3)
@@ -205,161 +137,13 @@ def caption(ask: Ask) -> Stream:
     if length == "short":
         return s.say(ask.v.encode(short_caption(ask.scene))).end(0.3)
     if length == "long":
-        n = len(ask.things)
-        head = f"There {'are' if n > 1 else 'is'} {n} shape{'s' if n > 1 else ''} on {ground_phrase(ask.scene)}. "
-        s.say(ask.v.encode(head.rstrip()))
-        s.say(ask.v.encode(" A"))
-        return _long_tail(ask, s)
-    return _listing(ask, s, places=False, capital=True)
-
-
-def _long_tail(ask: Ask, s: Stream) -> Stream:
-    for i, t in enumerate(ask.things):
-        if i:
-            s.say(ask.v.encode(" and a" if i == len(ask.things) - 1 else ", a"))
-        s.look_at(i).say(ask.v.encode(f" {describe(t)}"), 1.0)
-        s.say(ask.v.encode(f" at the {place(t)}"), 0.7)
-    return s.say(ask.v.encode("."), 0.3).end(0.3)
-
-
-def _count_parts(ask: Ask) -> tuple[Look, str]:
-    look = ask.look()
-    if ask.rng.random() < 0.12:
-        look = Look(noun=ask.rng.choice(say.GENERIC))
-    return look, ask.rng.choice(say.COUNT).format(many=look.phrase(many=True))
-
-
-def count(ask: Ask) -> Stream:
-    """How many."""
-    look, question = _count_parts(ask)
-    return ask.answer(ask.query("count", question), str(len(ask.matching(look))))
-
-
-def _colour_parts(ask: Ask) -> tuple[Look, list[int]] | None:
-    for _ in range(4):
-        t = ask.rng.choice(ask.things)
-        absent = ask.rng.random() < 0.15
-        kind = ask.rng.randrange(8) if absent else t.kind
-        look = Look(ask.rng.randrange(3) if ask.rng.random() < 0.25 else -1, -1, kind)
-        found = ask.matching(look)
-        if not found or len({ask.things[i].colour for i in found}) == 1:
-            return look, found
-    return None
-
-
-def colour(ask: Ask) -> Stream | None:
-    """What colour something has; "There is no star." when it is not there."""
-    parts = _colour_parts(ask)
-    if parts is None:
-        return None
-    look, found = parts
-    s = ask.query("colour", ask.rng.choice(say.COLOUR).format(one=look.phrase()))
-    if not found:
-        return ask.answer(s, f"There is no {look.phrase()}.")
-    return ask.answer(s, say.COLOURS[ask.things[found[0]].colour], found[0] if len(found) == 1 else -1)
-
-
-def _shape_parts(ask: Ask) -> tuple[Look, list[int]] | None:
-    for _ in range(4):
-        t = ask.rng.choice(ask.things)
-        absent = ask.rng.random() < 0.15
-        tint = ask.rng.randrange(8) if absent else t.colour
-        look = Look(t.size if ask.rng.random() < 0.25 else -1, tint, -1)
-        found = ask.matching(look)
-        if not found or len({ask.things[i].kind for i in found}) == 1:
-            return look, found
-    return None
-
-
-def shape(ask: Ask) -> Stream | None:
-    """What shape something of a colour is."""
-    parts = _shape_parts(ask)
-    if parts is None:
-        return None
-    look, found = parts
-    s = ask.query("shape", ask.rng.choice(say.SHAPE).format(look=look.adjectives()))
-    if not found:
-        return ask.answer(s, f"There is no {look.adjectives()} shape.")
-    return ask.answer(s, say.KINDS[ask.things[found[0]].kind], found[0] if len(found) == 1 else -1)
-
-
-def size(ask: Ask) -> Stream | None:
-    """How big something is."""
-    t = ask.rng.choice(ask.things)
-    look = Look(-1, t.colour if ask.rng.random() < 0.7 else -1, t.kind)
-    found = ask.matching(look)
-    if len({ask.things[i].size for i in found}) > 1:
-        return None
-    s = ask.query("size", ask.rng.choice(say.SIZE).format(one=look.phrase()))
-    return ask.answer(s, say.SIZES[t.size], found[0] if len(found) == 1 else -1)
-
-
-def _exists_parts(ask: Ask) -> tuple[Look, str]:
-    look = ask.look(strange=0.08)
-    if look.adjectives() == "" and look.kind < 0 and not look.stranger:
-        look = Look(colour=ask.rng.randrange(8), noun=look.noun)
-    question = ask.rng.choice(say.EXISTS)
-    return look, question.format(a_one=say.article(look.phrase()), many=look.phrase(many=True))
-
-
-def exists(ask: Ask) -> Stream:
-    """Yes or no."""
-    look, question = _exists_parts(ask)
-    found = ask.matching(look)
-    return ask.answer(ask.query("exists", question), "yes" if found else "no", found[0] if len(found) == 1 else -1)
-
-
-def background(ask: Ask) -> Stream:
-    """The ground's colour, or its pattern."""
-    if ask.rng.random() < 0.7:
-        return ask.answer(ask.query("background", ask.rng.choice(say.BACKGROUND)), say.GROUNDS[ask.scene.ground])
-    asked = ask.rng.choice((ask.scene.pattern, ask.rng.randrange(4)))
-    question = ask.rng.choice(say.PATTERN)
-    reply = say.PATTERNS[ask.scene.pattern]
-    if "{pattern}" in question:
-        reply = "yes" if asked == ask.scene.pattern else "no"
-    return ask.answer(ask.query("pattern", question.format(pattern=say.PATTERNS[asked])), reply)
-
-
-def _relative_parts(ask: Ask) -> tuple[str, bool, int, Look, int, Look] | None:
-    for _ in range(4):
-        one, other = ask.unique(), ask.unique()
-        if one is None or other is None or one[0] == other[0]:
-            continue
-        a, b = ask.things[one[0]], ask.things[other[0]]
-        relation = ask.rng.choice(tuple(say.RELATIONS))
-        gap = {"left": b.x - a.x, "right": a.x - b.x, "above": b.y - a.y, "below": a.y - b.y}[relation]
-        if abs(gap) < 0.04:
-            continue
-        words = ask.rng.choice(say.RELATIONS[relation])
-        question = say.RELATIVE[0].format(one=one[1].phrase(), relation=words, other=other[1].phrase())
-        return question, gap > 0, one[0], one[1], other[0], other[1]
-    return None
-
-
-def relative(ask: Ask) -> Stream | None:
-    """Is one thing left of (right of, above, below) another."""
-    parts = _relative_parts(ask)
-    return parts and ask.answer(ask.query("relative", parts[0]), "yes" if parts[1] else "no")
-
-
-def where(ask: Ask) -> Stream | None:
-    """In which ninth of the picture."""
-    found = ask.unique()
-    if found is None:
-        return None
-    i, look = found
-    t = ask.things[i]
-    if min(abs(v - edge) for v in (t.x, t.y) for edge in (1 / 3, 2 / 3)) < 0.02:
-        return None
-    s = ask.query("where", ask.rng.choice(say.WHERE).format(one=look.phrase())).look_at(i)
-    return s.say(ask.v.encode("At the"), 0.3).look_at(i).say(ask.v.encode(f" {place(t)}"), 2.0).say(
-        ask.v.encode("."), 0.3).end(0.3)  # fmt: skip
+        s.say(ask.v.encode(long_caption(ask.scene).split(". ")[0] + "."))
+    return _listing(ask, s, places=length == "long")
 
 
 def overview(ask: Ask) -> Stream:
     """What is in the picture: the normal caption as an answer."""
-    return _listing(ask, ask.query("overview", ask.rng.choice(say.LOOK)), places=False, capital=True)
+    return _listing(ask, ask.query("overview", ask.rng.choice(say.LOOK + say.MORE_LOOK)), places=False)
 
 
 def _outside(ask: Ask) -> tuple[float, float] | None:
@@ -417,7 +201,7 @@ def reason(ask: Ask) -> Stream | None:
     """A query with reasoning: point first, then say, then answer."""
     kind = ask.rng.choices(("count", "exists", "colour", "shape", "relative"), (5, 1, 1, 1, 1))[0]
     if kind == "count":
-        look, question = _count_parts(ask)
+        look, question = questions.count_parts(ask)
         found = ask.matching(look)
         s = ask.query("reason_count", question, think=True)
         if found:
@@ -426,7 +210,7 @@ def reason(ask: Ask) -> Stream | None:
             s.say(ask.v.encode(f"I find no {look.phrase(many=True)}."))
         return _conclude(ask, s, str(len(found)))
     if kind == "exists":
-        look, question = _exists_parts(ask)
+        look, question = questions.exists_parts(ask)
         found = ask.matching(look)
         s = ask.query("reason_exists", question, think=True)
         if found:
@@ -435,7 +219,7 @@ def reason(ask: Ask) -> Stream | None:
             s.say(ask.v.encode(f"I find no {look.phrase(many=True)}."))
         return _conclude(ask, s, "yes" if found else "no")
     if kind == "relative":
-        related = _relative_parts(ask)
+        related = questions.relative_parts(ask)
         if related is None:
             return None
         question, holds, i, one, j, other = related
@@ -443,7 +227,7 @@ def reason(ask: Ask) -> Stream | None:
         _grounded(ask, s, f"The {one.phrase()}", [i]).say(ask.v.encode(" and"))
         _grounded(ask, s, f" the {other.phrase()}", [j]).say(ask.v.encode("."))
         return _conclude(ask, s, "yes" if holds else "no")
-    parts = _colour_parts(ask) if kind == "colour" else _shape_parts(ask)
+    parts = questions.colour_parts(ask) if kind == "colour" else questions.shape_parts(ask)
     return _reason_attribute(ask, kind, *parts) if parts else None
 
 
@@ -460,23 +244,11 @@ def _reason_attribute(ask: Ask, kind: str, look: Look, found: list[int]) -> Stre
     return _conclude(ask, s, reply)
 
 
-def talk(ask: Ask) -> Stream:
-    """Small talk, with the picture or without one; questions about pictures without a picture ask for one."""
-    questions, reply = ask.rng.choice(say.TALK)
-    question = ask.rng.choice(questions)
-    if ask.rng.random() < 0.4:
-        return ask.answer(ask.query("talk", question), reply)
-    if ask.rng.random() < 0.35:
-        question = ask.rng.choice((*say.LOOK, _count_parts(ask)[1], *say.BACKGROUND, _exists_parts(ask)[1]))
-        reply = say.NO_PICTURE
-    s = ask.stream("talk_text", picture=False).feed([EOS])
-    s.feed(ask.v.prompt("query", ask.v.encode(ask.vary(question)), (ANSWER,)))
-    return ask.answer(s, reply)
-
-
 SKILLS: dict[Callable[[Ask], Stream | None], float] = {
-    point: 4, detect: 3.5, segment: 1.4, caption: 2.0, count: 3.5, colour: 1.8, shape: 1.6, size: 0.8, exists: 1.8,
-    background: 0.7, relative: 1.3, where: 0.9, overview: 0.5, here: 1.6, reason: 1.8, talk: 0.5,
+    point: 3.5, detect: 3.2, segment: 1.3, caption: 1.8, overview: 0.6, here: 1.4, reason: 1.6,
+    questions.count: 3.2, questions.colour: 1.6, questions.shape: 1.4, questions.size: 0.7, questions.exists: 1.7,
+    questions.background: 0.7, questions.relative: 1.2, questions.where: 1.2, questions.is_it: 1.1,
+    questions.extreme: 1.1, questions.at_place: 0.8, questions.palette: 0.7, questions.talk: 0.9,
 }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-
 from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
 
 MOST = 7
@@ -122,7 +121,7 @@ def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
 
 
 def pack(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the renderer: things ``[7, 10]`` (x, y, r, kind, rgb, on, half extents, in units) and ground ``[11]``."""
+    """Numbers for the renderer: things ``[7, 10]`` (x, y, r, kind, rgb, on, half extents) and ground ``[11]``."""
     root = math.sqrt(scene.aspect)
     things = np.zeros((MOST, THING_FIELDS), np.float32)
     things[:, [2, 8, 9]] = 1.0
@@ -153,7 +152,7 @@ def _heart(xp: ModuleType, ax: Any, y: Any) -> Any:
 
 
 def distance(xp: ModuleType, x: Any, y: Any, kind: Any) -> Any:
-    """Signed distance (negative inside) of points in a shape's own frame; arrays broadcast, ``xp`` is numpy or torch."""
+    """Signed distance (negative inside) in a shape's own frame; arrays broadcast, ``xp`` is numpy or torch."""
     ax, ay = xp.abs(x), xp.abs(y)
     rho = xp.sqrt(x * x + y * y + 1e-9)
     d = rho - 1
@@ -181,11 +180,13 @@ def _nearest(xp: ModuleType, x: Any, y: Any, things: Any) -> list[Any]:
     return best[1:]
 
 
-def paint(xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any) -> list[Any]:
+def paint(  # noqa: PLR0917 - plain arrays compile best
+    xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any
+) -> list[Any]:
     """Red, green and blue, each ``[n, h, w]`` in 0..1.
 
-    x ``[n, 1, w]``, y ``[n, h, 1]`` and pixel ``[n, 1, 1]`` (the width of the soft edge) in units, things ``[n, 7, 10]``,
-    ground ``[n, 11]``, noise standard normal ``[n, 3, h, w]``.
+    In units: x ``[n, 1, w]``, y ``[n, h, 1]`` and pixel ``[n, 1, 1]``, the width of the soft edge.
+    Things ``[n, 7, 10]``, ground ``[n, 11]``, noise standard normal ``[n, 3, h, w]``.
     """
 
     def column(i: int) -> Any:

@@ -1,6 +1,6 @@
 """Token streams with their training targets, and the packing of many streams behind one picture.
 
-A :class:`Stream` is what the engine would run for one request: prompt ids, then the answer's ids, coordinates and sizes.
+A :class:`Stream` is what the engine runs for one request: prompt ids, then the answer's ids, coordinates and sizes.
 Position ``i`` of a stream predicts position ``i + 1``; what it must predict is stored at ``i``. :func:`pack_streams`
 lays several streams one after another in one row; the model sees them as separate continuations of the same picture.
 """
@@ -163,7 +163,7 @@ FIELDS: dict[str, tuple[tuple[int, ...], type]] = {
 
 def blank(rows: int, length: int) -> dict[str, np.ndarray]:
     """Empty packed arrays ``[rows, length, ...]``; padding has slot 0, targets are -1."""
-    out = {name: np.zeros((rows, length, *tail), kind) for name, (tail, kind) in FIELDS.items()}
+    out: dict[str, np.ndarray] = {name: np.zeros((rows, length, *tail), kind) for name, (tail, kind) in FIELDS.items()}
     for name in ("target", "coord_target", "size_target", "aim"):
         out[name].fill(-1)
     out["position"].fill(PREFIX)

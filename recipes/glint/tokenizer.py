@@ -18,9 +18,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-
 from recipes.glint import phrases
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCAB = 2048
 LAST_INTEGER = 960
@@ -33,10 +32,12 @@ DOCSTRING_MODULES = ("argparse", "asyncio", "collections", "csv", "email", "json
 def pre_tokenizer(single_digits: bool = False) -> pre_tokenizers.PreTokenizer:
     """Words with their leading space, runs of at most three digits, punctuation; then bytes as printable characters."""
     pattern = SPLIT.replace("{1,3}", "") if single_digits else SPLIT
-    return pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
 
 
 def integer_merges() -> list[tuple[str, str]]:
@@ -47,7 +48,7 @@ def integer_merges() -> list[tuple[str, str]]:
     """
     merges = [(str(n)[0], str(n)[1]) for n in range(10, 100)]
     for n in range(100, LAST_INTEGER + 1):
-        a, b, c = str(n)
+        a, b, c = list(str(n))
         left, right = int(a + b), int(b + c)
         merges.append((a + b, c) if b == "0" or left <= right else (a, b + c))
     return merges

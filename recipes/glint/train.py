@@ -1,10 +1,10 @@
 """Train glint on one GPU by the clock: flat learning rate, then linear to almost nothing.
 
     python -m recipes.glint.train --seconds 480 --out out
-    torchrun --nproc-per-node 2 -m recipes.glint.train --seconds 420 --out out2 --weights out/weights.safetensors --no-helpers
+    torchrun --nproc-per-node 2 -m recipes.glint.train --seconds 180 --out more --weights out/weights.safetensors
 
-Every ``--save-every`` seconds the weights go to ``out/weights.safetensors`` (fp16, which keeps more of the mantissa than
-bf16 and loads the same way); a second run continues from them with fresh optimiser states.
+Every ``--save-every`` seconds the weights go to ``out/weights.safetensors`` (fp16: a longer mantissa than
+bf16); a second run continues from them with fresh optimiser states.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from pathlib import Path
 from types import MethodType
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
-
 from recipes.glint.data import Batches, Renderer, groups
 from recipes.glint.evaluate import evaluate, show
 from recipes.glint.export import load_weights, save_weights
@@ -28,6 +25,8 @@ from recipes.glint.model import Glint, TextBlock, VisionBlock, packed_mask
 from recipes.glint.optim import Muon, split_parameters
 from recipes.glint.streams import PREFIX, Vocabulary
 from recipes.glint.world import World
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 TERMS = ("token", "coord", "size", "aim", "dense")
 
@@ -70,15 +69,18 @@ class Trainer:
         if args.weights:
             load_weights(self.net, args.weights)
         fast = args.compile and device.type == "cuda"
-        self.fast = {kind: torch.compile(kind.forward, dynamic=False) for kind in (VisionBlock, TextBlock)} if fast else {}
+        self.fast = (
+            {kind: torch.compile(kind.forward, dynamic=False) for kind in (VisionBlock, TextBlock)} if fast else {}
+        )
         self.compiled(True)
         self.tilings = groups(args.pictures // world.size)
         self.render = Renderer(self.tilings, device, fast)
         self.losses = Losses(fast)
         muon, matrices, rest = split_parameters(self.net)
         self.muon = Muon(muon)
+        rest += list(self.helpers.parameters())
         self.adam = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": 0.02}, {"params": [*rest, *self.helpers.parameters()], "weight_decay": 0}],
+            [{"params": matrices, "weight_decay": 0.02}, {"params": rest, "weight_decay": 0.0}],
             lr=args.adam, betas=(0.9, 0.98), fused=device.type == "cuda",
         )  # fmt: skip
         self.sigma = (torch.ones((), device=device), torch.ones((), device=device))
@@ -110,7 +112,7 @@ class Trainer:
             x = self.net.embed(batch["ids"], batch["coord"], batch["size"], low)
             mask = packed_mask(batch["slot"], batch["picture"], PREFIX)
             hidden = self.net.packed(image, x, batch["position"], mask)
-            terms = self.losses(self.net, self.helpers, batch, image, hidden, self.sigma)
+            terms = self.losses(self.net, self.helpers, batch, image=image, hidden=hidden, sigma=self.sigma)
         loss = (terms["token"] + terms["coord"] + 0.5 * terms["size"] + aux * 0.5 * terms["aim"]) / 100
         loss = loss + aux * terms["dense"]
         loss.backward()
@@ -178,7 +180,10 @@ def run(trainer: Trainer, args: argparse.Namespace) -> None:
                 printed = elapsed
                 rate = (step - 6) * args.pictures / max(1e-9, time.time() - started) if started else 0
                 losses = " ".join(f"{name} {x:.3f}" for name, x in zip(TERMS, means, strict=True))
-                print(f"t {elapsed:5.0f} step {step:5d} img/s {rate:6.0f} wait {waited:5.1f} lr {share:.2f} {losses}", flush=True)
+                print(
+                    f"t {elapsed:5.0f} step {step:5d} img/s {rate:6.0f} wait {waited:5.1f} lr {share:.2f} {losses}",
+                    flush=True,
+                )
         if world.first and started and elapsed - saved > args.save_every:
             saved = elapsed
             save_weights(trainer.net, args.out / "weights.safetensors", torch.float16)

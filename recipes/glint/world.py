@@ -1,4 +1,4 @@
-"""One process or several (``torchrun --nproc-per-node 2 -m recipes.glint.train ...``): gradients averaged, one clock."""
+"""One process, or several under ``torchrun``: gradients averaged, one clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class World:
         flat = torch.cat([g.flatten() for g in grads])
         dist.all_reduce(flat)
         flat /= self.size
-        torch._foreach_copy_(grads, [f.view_as(g) for f, g in zip(flat.split([g.numel() for g in grads]), grads, strict=True)])
+        torch._foreach_copy_(
+            grads, [f.view_as(g) for f, g in zip(flat.split([g.numel() for g in grads]), grads, strict=True)]
+        )
 
     def close(self) -> None:
         """Leave the group."""
