@@ -1,0 +1,116 @@
+"""Streams follow the templates of config.json and answer truthfully."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from recipes.glint import prompts
+from recipes.glint.ask import Ask
+from recipes.glint.scenes import make_scene
+from recipes.glint.streams import (
+    COORD,
+    EOS,
+    SIZE,
+    Stream,
+    Vocabulary,
+    bin_size,
+    blank,
+    coord_bin,
+    pack_streams,
+    size_bin,
+)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary()
+
+
+@pytest.fixture(scope="module")
+def streams(vocabulary) -> list[Stream]:
+    out = []
+    for seed in range(60):
+        rng = random.Random(seed)
+        out += prompts.fill(make_scene(rng), rng, vocabulary, 383, 0.0)
+    return out
+
+
+def test_every_prompt_is_a_template(vocabulary, streams):
+    templates = vocabulary.templates
+    for s in streams:
+        prompt = s.ids[: s.prompt_length]
+        if s.skill.startswith("caption"):
+            assert prompt == templates["caption"][s.skill.split("_")[1]]
+            continue
+        name = s.skill if s.skill in ("point", "detect", "segment") else "query"
+        if not s.picture:
+            assert prompt.pop(0) == EOS
+        prefix, suffix = templates[name]["prefix"], templates[name]["suffix"]
+        assert prompt[: len(prefix)] == prefix
+        extra = [] if name != "query" else [4] if s.skill.startswith("reason") else [3]
+        assert prompt[-len(suffix + extra) :] == suffix + extra
+
+
+def test_targets_are_the_next_ids_and_the_last_one_ends(streams):
+    for s in streams:
+        n = s.prompt_length
+        assert s.target[: n - 1] == [-1] * (n - 1)
+        assert s.target[n - 1 :] == [*s.ids[n:], EOS]
+
+
+def test_point_and_detect_streams_have_their_pattern(streams):
+    for s in streams:
+        if s.skill in ("point", "detect"):
+            unit = [COORD, COORD] if s.skill == "point" else [COORD, COORD, SIZE]
+            answer = s.answer_ids()
+            assert answer == unit * (len(answer) // len(unit))
+            xs = [s.coord[s.prompt_length + i] for i in range(0, len(answer), len(unit))]
+            assert xs == sorted(xs)
+
+
+def test_reasoning_has_one_answer_id_between_thought_and_answer(streams):
+    thoughts = [s for s in streams if s.skill.startswith("reason")]
+    assert thoughts
+    for s in thoughts:
+        assert s.answer_ids().count(3) == 1 and s.answer_ids().count(7) == s.answer_ids().count(9)
+
+
+def test_outline_pieces_are_single_tokens(vocabulary):
+    for kind in range(8):
+        pieces = prompts.outline_text(kind)
+        assert pieces[0] == "M" and pieces[3] == "L" and pieces[-1] == "Z"
+        assert all(len(vocabulary.encode(piece)) == 1 for piece in pieces)
+
+
+def test_captions_are_what_the_grammar_says(vocabulary):
+    written = {"short": prompts.short_caption, "normal": prompts.normal_caption, "long": prompts.long_caption}
+    for seed in range(60):
+        scene = make_scene(random.Random(seed))
+        s = prompts.caption(Ask(scene, random.Random(seed), vocabulary))
+        text = written[s.skill.split("_")[1]](scene)
+        assert vocabulary.tokenizer.encode(text).ids == s.answer_ids()
+
+
+def test_counts_are_true(vocabulary):
+    for seed in range(60):
+        scene = make_scene(random.Random(seed))
+        s = prompts.questions.count(Ask(scene, random.Random(seed), vocabulary))
+        assert int(vocabulary.tokenizer.decode(s.answer_ids())) <= len(scene.things)
+
+
+def test_bins():
+    assert coord_bin(0.5) == 512 and coord_bin(1.0) == 1023
+    assert size_bin(1.0) == 1023 and bin_size(size_bin(0.25)) == pytest.approx(0.25)
+
+
+def test_packing_keeps_streams_apart(vocabulary):
+    rng = random.Random(5)
+    scene = make_scene(rng)
+    some = prompts.fill(scene, rng, vocabulary, 200, 3.0)
+    packed = blank(1, 200)
+    pack_streams(packed, 0, some, [0] * len(scene.things))
+    used = sum(len(s) for s in some)
+    assert (packed["slot"][0] > 0).sum() == used and packed["slot"][0].max() == len(some)
+    assert packed["ids"][0, : len(some[0])].tolist() == some[0].ids
+    assert packed["position"][0, 0] == (257 if some[0].picture else 0)
