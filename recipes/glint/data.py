@@ -125,7 +125,7 @@ def crop_frames(tilings: Groups) -> np.ndarray:
     return np.asarray(rows_out, np.float64)
 
 
-def _paint_crops(  # noqa: PLR0917 - plain tensors compile best
+def _paint_crops(
     frame: Tensor, root: Tensor, soft: Tensor, things: Tensor, ground: Tensor, noise: Tensor
 ) -> list[Tensor]:
     """Colour planes ``[N, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the pictures' numbers (already per crop)."""

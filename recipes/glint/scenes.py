@@ -180,9 +180,7 @@ def _nearest(xp: ModuleType, x: Any, y: Any, things: Any) -> list[Any]:
     return best[1:]
 
 
-def paint(  # noqa: PLR0917 - plain arrays compile best
-    xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any
-) -> list[Any]:
+def paint(xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any) -> list[Any]:
     """Red, green and blue, each ``[n, h, w]`` in 0..1.
 
     In units: x ``[n, 1, w]``, y ``[n, h, 1]`` and pixel ``[n, 1, 1]``, the width of the soft edge.
