@@ -47,7 +47,7 @@ def test_examples_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, picture in (("photo", "stars"), ("a", "circles"), ("b", "squares")):
+    for name, picture in (("photo", "small_0"), ("a", "small_1"), ("b", "small_2")):
         shutil.copy(picture_path(picture), f"{name}.png")
     assert run_line(line, monkeypatch) == 0
     out, err = capsys.readouterr()

@@ -16,7 +16,7 @@ from gapless import __version__
 from gapless.cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / "src" / "gapless" / "assets" / "mix" / "stars.png"
+PICTURE = ROOT / "src" / "gapless" / "assets" / "samples" / "small_0.png"
 COMMAND = (sys.executable, "-m", "gapless")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 

@@ -17,7 +17,7 @@ from gapless.weights import hub
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-MIX = ROOT / "src" / "gapless" / "assets" / "mix"
+SAMPLES = ROOT / "src" / "gapless" / "assets" / "samples"
 NOT_RUN = {"source"}
 
 
@@ -38,7 +38,7 @@ def console_lines() -> list[str]:
 def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a reader stands: a folder with photo.png, the sources below it, and a bundled model."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(MIX / "stars.png", "photo.png")
+    shutil.copy(SAMPLES / "shapes_square.png", "photo.png")
     (tmp_path / "src" / "gapless").mkdir(parents=True)
     (tmp_path / "src" / "gapless" / "assets").symlink_to(ROOT / "src" / "gapless" / "assets")
     if not (hub.ASSETS / "glint" / "model.safetensors").is_file():

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from gapless.bench.asks import Ask
 
-FOLDER = Path(__file__).resolve().parent.parent / "assets" / "mix"
-PICTURES = ("stars", "circles", "triangles", "squares")
-"""Drawn like the pictures the bundled model learned from; at most 256 pixels a side."""
+FOLDER = Path(__file__).resolve().parent.parent / "assets" / "samples"
+PICTURES = ("small_0", "small_1", "small_2", "small_3")
+"""Drawings like those the bundled model learned from, at most 224 pixels a side: stars and a square on teal, three
+squares, a heart and a square, and a tiny ring."""
 
 GREEDY = {"temperature": 0.0, "max_tokens": 48}
 
@@ -22,30 +23,30 @@ def _sampled(seed: int) -> dict[str, float | int]:
 
 
 MIX: tuple[tuple[str, Ask], ...] = (
-    ("stars", Ask("caption", "short", GREEDY)),
-    ("circles", Ask("caption", "normal", GREEDY)),
-    ("triangles", Ask("caption", "long", GREEDY)),
-    ("squares", Ask("caption", "normal", _sampled(1))),
-    ("stars", Ask("query", "How many stars are there?", GREEDY)),
-    ("circles", Ask("query", "How many circles are there?", GREEDY)),
-    ("triangles", Ask("query", "How many triangles are there?", GREEDY, reasoning=True)),
-    ("squares", Ask("query", "How many stars are there?", GREEDY, reasoning=True)),
-    ("stars", Ask("query", "What color is the circle?", GREEDY)),
-    ("circles", Ask("query", "What color is the heart?", _sampled(2))),
-    ("triangles", Ask("query", "Where is the heart?", GREEDY)),
-    ("squares", Ask("query", "What is in the picture?", _sampled(3))),
-    ("stars", Ask("point", "star")),
-    ("circles", Ask("point", "blue circle")),
-    ("triangles", Ask("point", "triangle")),
-    ("squares", Ask("point", "star")),
-    ("stars", Ask("detect", "red star")),
-    ("circles", Ask("detect", "circle")),
-    ("triangles", Ask("detect", "diamond")),
-    ("squares", Ask("detect", "square")),
-    ("stars", Ask("segment", "circle")),
-    ("circles", Ask("segment", "heart")),
-    ("triangles", Ask("segment", "blue star")),
-    ("squares", Ask("segment", "heart")),
+    ("small_0", Ask("caption", "short", GREEDY)),
+    ("small_1", Ask("caption", "normal", GREEDY)),
+    ("small_2", Ask("caption", "long", GREEDY)),
+    ("small_3", Ask("caption", "normal", _sampled(1))),
+    ("small_0", Ask("query", "How many stars are there?", GREEDY)),
+    ("small_1", Ask("query", "How many squares are there?", GREEDY)),
+    ("small_2", Ask("query", "How many hearts are there?", GREEDY, reasoning=True)),
+    ("small_3", Ask("query", "How many shapes are there?", GREEDY, reasoning=True)),
+    ("small_0", Ask("query", "What color is the square?", GREEDY)),
+    ("small_1", Ask("query", "What is in the picture?", _sampled(2))),
+    ("small_2", Ask("query", "Where is the heart?", GREEDY)),
+    ("small_3", Ask("query", "What color is the ring?", _sampled(3))),
+    ("small_0", Ask("point", "star")),
+    ("small_1", Ask("point", "green square")),
+    ("small_2", Ask("point", "shape")),
+    ("small_3", Ask("point", "ring")),
+    ("small_0", Ask("detect", "yellow star")),
+    ("small_1", Ask("detect", "square")),
+    ("small_2", Ask("detect", "circle")),
+    ("small_3", Ask("detect", "red ring")),
+    ("small_0", Ask("segment", "pink star")),
+    ("small_1", Ask("segment", "square")),
+    ("small_2", Ask("segment", "heart")),
+    ("small_3", Ask("segment", "ring")),
 )
 """(picture, what is asked about it), in the order they are submitted."""
 

@@ -1,27 +1,32 @@
 """The bundled sample pictures, what to ask about them, and what is true.
 
 In: `assets/samples/samples.json`. Out: `Question`s, and for each answer whether it agrees with the truth: texts by
-their words, points within 0.05 of the picture's sides, boxes (an outline's too) by an overlap of at least one half,
-one to one. Coordinates are parts of the picture's width and height.
+their words; points (within 0.05 of the picture's sides) and boxes (overlapping by at least one half) one to one; an
+outline by the box around it, which must be that of one of the objects it may mean. Coordinates are parts of the
+picture's width and height.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gapless.bench.asks import Ask, Result
+from gapless.bench.asks import Ask, Result, Skill
 
 FOLDER = Path(__file__).resolve().parent.parent / "assets" / "samples"
 GREEDY = {"temperature": 0.0}
 NEAR = 0.05
 OVERLAP = 0.5
 
+ASKED = 5
+"""Of a picture's suggested questions, so many are asked."""
+
 Truth = str | list[list[float]]
-"""A text; or points [x, y]; or boxes [x_min, y_min, x_max, y_max], for an outline the one box around it."""
+"""A text; or points [x, y]; or boxes [x_min, y_min, x_max, y_max], for an outline those of all it may mean."""
 Place = Sequence[float]
 
 
@@ -35,13 +40,27 @@ class Question:
 
 
 def read_samples() -> list[Question]:
-    """All questions, picture by picture."""
+    """All questions, picture by picture: a caption, some queries, and objects to point at, box and outline."""
     samples = json.loads((FOLDER / "samples.json").read_text(encoding="utf-8"))
     return [
-        Question(FOLDER / sample["file"], Ask(ask["skill"], ask["text"], GREEDY), ask["truth"])
-        for sample in samples
-        for ask in sample["asks"]
+        Question(FOLDER / sample["file"], Ask(skill, text, GREEDY), truth)
+        for sample in samples["pictures"]
+        for skill, text, truth in _about(sample)
     ]
+
+
+def _about(sample: dict[str, Any]) -> Iterator[tuple[Skill, str, Truth]]:
+    """The kind pictured first is pointed at; one object by its colour, and one that is not there, are boxed."""
+    boxes = {entry["object"]: [_corners(box) for box in entry["boxes"]] for entry in sample["objects"]}
+    _, kind, coloured, *_, absent = boxes
+    outlined = sample["segment"]["object"]
+    yield "caption", "normal", sample["captions"]["normal"]
+    for entry in sample["questions"][:ASKED]:
+        yield "query", entry["question"], entry["answer"]
+    yield "point", kind, [_centre(box) for box in boxes[kind]]
+    yield "detect", coloured, boxes[coloured]
+    yield "detect", absent, boxes[absent]
+    yield "segment", outlined, boxes[outlined]
 
 
 def found_in(ask: Ask, result: Result) -> Truth:
@@ -64,11 +83,17 @@ def agrees(ask: Ask, result: Result, truth: Truth) -> bool:
     found = found_in(ask, result)
     if isinstance(found, str) or isinstance(truth, str):
         return _words(found) == _words(truth)
+    if ask.skill == "segment":
+        return any(_overlapping(box, other) for box in found for other in truth) if truth else not found
     return _paired(found, truth, _near if ask.skill == "point" else _overlapping)
 
 
 def _corners(box: dict[str, float]) -> list[float]:
     return [box["x_min"], box["y_min"], box["x_max"], box["y_max"]]
+
+
+def _centre(box: Place) -> list[float]:
+    return [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]
 
 
 def _words(text: Truth) -> list[str]:

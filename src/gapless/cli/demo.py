@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from PIL import Image
 
 from gapless.bench.asks import Result
 from gapless.bench.samples import Question, Truth, agrees, found_in, read_samples
 from gapless.cli.answer import loaded
 from gapless.cli.bench import finish_report, measure
-from gapless.cli.drawing import draw_answer
+from gapless.cli.drawing import draw_answer, write_picture
 from gapless.cli.many import Outcome, each_in_order
 from gapless.cli.options import DTypeChoice, Engine, JsonOption, ModelOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import one_line, table
 from gapless.config import ImageLimits
-from gapless.images.decode import load_picture
+from gapless.images.decode import RGB, load_picture
+from gapless.images.draw import draw_text
 
 DEPTHS = (1, 2)
 
@@ -78,25 +80,38 @@ def _answer_all(questions: Sequence[Question], model: str, out: Path) -> list[An
             return question.ask.put(vlm, question.picture)
 
         outcomes = list(each_in_order(questions, work))
-    return [_drawn(outcome, out / name) for outcome, name in zip(outcomes, _file_names(questions), strict=True)]
+    return [Answered(o, file) for o, file in zip(outcomes, _draw(outcomes, out), strict=True)]
 
 
-def _drawn(outcome: Outcome[Question], file: Path) -> Answered:
-    if outcome.result is None:
-        return Answered(outcome, None)
-    image = load_picture(outcome.of.picture, ImageLimits())
-    return Answered(outcome, draw_answer(outcome.of.ask, outcome.result, image, file))
+def _draw(outcomes: Sequence[Outcome[Question]], out: Path) -> list[Path | None]:
+    """Points, boxes and outlines get a picture each; all that was said about a picture stands under one copy of it."""
+    files: list[Path | None] = []
+    count: Counter[str] = Counter()
+    said: dict[Path, list[str]] = {}
+    for question, result in ((outcome.of, outcome.result) for outcome in outcomes):
+        stem, skill = question.picture.stem, question.ask.skill
+        if result is None:
+            files.append(None)
+        elif skill in ("query", "caption"):
+            said.setdefault(question.picture, []).append(f"{_asked(question)} {found_in(question.ask, result)}")
+            files.append(out / f"{stem}-text.png")
+        else:
+            count[f"{stem}-{skill}"] += 1
+            name = f"{stem}-{skill}-{count[f'{stem}-{skill}']}.png"
+            files.append(draw_answer(question.ask, result, _pixels(question.picture), out / name))
+    for picture, lines in said.items():
+        drawn = draw_text(Image.fromarray(_pixels(picture)), "\n".join(lines))
+        write_picture(drawn, out / f"{picture.stem}-text.png")
+    return files
 
 
-def _file_names(questions: Sequence[Question]) -> list[str]:
-    """picture-skill.png, numbered from the second question of a kind on."""
-    seen: Counter[str] = Counter()
-    names = []
-    for question in questions:
-        stem = f"{question.picture.stem}-{question.ask.skill}"
-        seen[stem] += 1
-        names.append(f"{stem}-{seen[stem]}.png" if seen[stem] > 1 else f"{stem}.png")
-    return names
+def _pixels(picture: Path) -> RGB:
+    return load_picture(picture, ImageLimits())
+
+
+def _asked(question: Question) -> str:
+    """A query as it was put; of other skills the name too."""
+    return question.ask.text if question.ask.skill == "query" else f"{question.ask.skill} {question.ask.text}:"
 
 
 def _show(answers: Sequence[Answered], out: Path) -> None:
@@ -104,11 +119,11 @@ def _show(answers: Sequence[Answered], out: Path) -> None:
     for answer in answers:
         question, result, error = answer.outcome.of, answer.outcome.result, answer.outcome.error
         said = one_line(error) if result is None else _spelled(found_in(question.ask, result))
-        asked = f"{question.ask.skill}: {question.ask.text}"
-        rows.append((question.picture.name, asked, said, _spelled(question.truth), "yes" if answer.right else "no"))
+        right = "yes" if answer.right else "no"
+        rows.append((question.picture.name, _asked(question).rstrip(":"), said, _spelled(question.truth), right))
     table(("picture", "asked", "answer", "truth", "right"), rows)
-    right = sum(answer.right for answer in answers)
-    print(f"{right} of {len(answers)} answers are right; drawn pictures are in {out}/\n")
+    count = sum(answer.right for answer in answers)
+    print(f"{count} of {len(answers)} answers are right; drawn pictures are in {out}/\n")
 
 
 def _spelled(truth: Truth) -> str:

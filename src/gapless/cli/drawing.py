@@ -76,10 +76,14 @@ def _distinct(pictures: Sequence[str]) -> list[str]:
 
 def draw_answer(ask: Ask, result: Result, image: RGB, path: Path) -> Path:
     """Draw a result on its upright picture and write it, making the folder. Returns the path."""
-    drawn = _drawn(ask, result, Image.fromarray(image))
+    return write_picture(_drawn(ask, result, Image.fromarray(image)), path)
+
+
+def write_picture(picture: Image.Image, path: Path) -> Path:
+    """Write a picture in the format of its name, making the folder. Raises `GaplessError` where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        drawn.save(path, FORMATS[path.suffix.lower()])
+        picture.save(path, FORMATS[path.suffix.lower()])
     except OSError as error:
         raise GaplessError(f"cannot write {str(path)!r}: {error.strerror or error}; name another place") from error
     return path
