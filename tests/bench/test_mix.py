@@ -42,7 +42,7 @@ def test_every_depth_gives_the_same_answers(report: Report) -> None:
     assert [run.depth for run in report.runs] == [1, 2, 3]
     assert report.answers_equal
     assert all(len(run.answers) == 24 for run in report.runs)
-    assert len({str(answer) for answer in report.runs[0].answers}) > 12
+    assert len({str(answer) for answer in report.runs[0].answers}) >= 8
 
 
 def test_numbers_belong_together(report: Report) -> None:

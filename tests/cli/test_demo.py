@@ -79,3 +79,13 @@ def test_a_question_that_fails_is_told_in_its_row(few_samples: Path, capsys: pyt
     assert main(["demo", "--out", str(few_samples / "out")]) == 0
     said = capsys.readouterr().out
     assert "0 of 7 answers are right" in said and said.count("empty (0 bytes)") == 7
+
+
+def test_the_real_demo_is_mostly_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["answers"]) == 30 and found["mix"]["model"] == "glint"
+    wrong = [(a["picture"], a["skill"], a["text"]) for a in found["answers"] if not a["right"]]
+    assert len(wrong) <= 6, wrong
+    for skill in ("query", "caption", "point", "detect", "segment"):
+        assert any(a["right"] for a in found["answers"] if a["skill"] == skill), skill

@@ -36,14 +36,13 @@ def console_lines() -> list[str]:
 
 @pytest.fixture
 def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader stands: a folder with photo.png, the sources below it, and a bundled model."""
+    """Where a reader stands: a folder with photo.png, the sources below it, and a micro model as the bundled one."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(SAMPLES / "shapes_square.png", "photo.png")
     (tmp_path / "src" / "gapless").mkdir(parents=True)
     (tmp_path / "src" / "gapless" / "assets").symlink_to(ROOT / "src" / "gapless" / "assets")
-    if not (hub.ASSETS / "glint" / "model.safetensors").is_file():
-        monkeypatch.setattr(hub, "ASSETS", tmp_path / "models")
-        write_micro(tmp_path / "models" / "glint")
+    monkeypatch.setattr(hub, "ASSETS", tmp_path / "models")
+    write_micro(tmp_path / "models" / "glint")
     return tmp_path
 
 
