@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example('gapless query photo.png "How many stars are there?"', "one question, one answer"),
         Example('gapless query a.png b.png "What colour is the star?"', "one JSON line a picture"),
         Example('cat photo.png | gapless query - "What is this?" --stream', "a picture from standard input"),
-        Example('gapless query "Is red a colour?" --temperature 0', "no picture: a question by itself"),
+        Example('gapless query "Who are you?" --temperature 0', "no picture: a question by itself"),
     ),
     "caption": (
         Example("gapless caption photo.png --length short", "a few words"),
