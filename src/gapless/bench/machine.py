@@ -9,10 +9,12 @@ from pathlib import Path
 
 import torch
 
+from gapless.config import cpu_threads
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`cores`: those this process may use; `threads`: what torch computes one operation with."""
+    """`cores`: those this process may use; `threads`: with which the CPU device computes."""
 
     cpu: str
     cores: int
@@ -33,14 +35,14 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """Look at this machine. Call it after a model was loaded: that sets torch's threads."""
+    """Look at this machine. torch itself is no witness of the threads: each thread of Python has its own setting."""
     return Machine(
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         torch=torch.__version__,
-        threads=torch.get_num_threads(),
+        threads=cpu_threads() or torch.get_num_threads(),
     )
 
 
