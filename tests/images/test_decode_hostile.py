@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -315,3 +316,18 @@ def test_random_bytes_behind_every_signature_raise_nothing_else(save):
             except InvalidImage:
                 continue
             assert found.dtype == np.uint8
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_deep_grey_costs_little_more_than_its_pixels(mode):
+    """A 16-bit picture of the largest size allowed once took gigabytes on its way to 8 bits."""
+    side = 3000
+    source = Image.new(mode, (side, side), 40000 if mode != "F" else 0.5)
+    tracemalloc.start()
+    try:
+        rgb = load_picture(source, ImageLimits())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (rgb == (156 if mode != "F" else 128)).all()
+    assert peak < 12 * side * side
