@@ -56,8 +56,10 @@ class Call:
         return self._reader.reasoning if isinstance(self._reader, QueryReader) else None
 
     def answer(self) -> dict[str, Any]:
-        """The answer, why it ended and what it cost. Only after the finish."""
+        """The answer, why it ended and what it cost; raises the request's error. Only after the finish."""
         assert self.finish is not None
+        if self.finish.error is not None:
+            raise _own(self.finish.error)
         reason = self.finish.reason.value if self.finish.reason is not None else None
         return self._reader.result() | {"finish_reason": reason, "metrics": metrics_of(self.finish)}
 
