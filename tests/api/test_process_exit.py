@@ -47,7 +47,7 @@ def test_a_script_that_just_ends(endless_folder):
         print(vlm.caption(image, settings={"max_tokens": 150})["metrics"]["output_tokens"], flush=True)
 
     threading.Thread(target=ask, daemon=True).start()
-    while len(vlm.desk.runner._engine.roster) < 2:
+    while vlm.stats()["prefill_steps"] < 2:  # the stream's was one
         time.sleep(0.001)
     """,
         endless_folder,

@@ -83,10 +83,18 @@ def test_a_whole_channel_wakes_its_reader_once(runner):
 
 
 def test_host_masks_give_the_same_answers(device):
+    masked = []
+    right = device.finalize
+
+    def finalize(step, masks):
+        masked.extend(ref for ref, mask in masks.items() if mask is not None)
+        right(step, masks)
+
+    device.finalize = finalize
     runner = run(device, constraints="host")
     for entry in mix_of_requests(5, 12, cancels=0):
         judge(submit(runner, entry.request).hear(), answer(SPEC, TABLE, entry.request))
-    assert device.referee.tally.parked > 0 or runner.counters.decode_steps > 0
+    assert len(masked) >= runner.counters.tokens > 0, "a token was sampled without a host mask"
     runner.close()
 
 
