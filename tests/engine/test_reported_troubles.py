@@ -9,8 +9,8 @@ from tests.fakes.sim_device import Fault, Timing
 from tests.fakes.verdict import judge, judge_all, same_tokens
 
 from gapless.config import EngineConfig
-from gapless.errors import NonFiniteLogits, RequestCancelled, RequestFailed, RequestTooLarge
-from gapless.records import FinishReason
+from gapless.errors import NonFiniteLogits, RequestCancelled, RequestTooLarge
+from gapless.records import FinishReason, StepKind
 
 SPEC = HashSpec()
 ENDLESS = HashSpec(end_permille=0, answer_permille=0)
@@ -160,14 +160,16 @@ def test_s_con_14_one_broken_picture_in_eight_fails_alone():
             judge(heard, right[i])
 
 
-def test_s_con_14_a_batch_whose_encoder_raises_fails_and_the_next_batch_does_not():
+def test_s_con_14_a_batch_whose_encoder_raises_once_begins_again_one_by_one():
     entries = [Entry(ask(i, ids=(10 + i,), shown=picture(i), max_tokens=6)) for i in range(1, 9)]
-    stage, _ = play(entries, ENDLESS, faults=(Fault("device", 0, ValueError("cannot encode this picture")),))
-    lost = {i for i, heard in stage.heard.items() if isinstance(heard.finish.error, RequestFailed)}
-    assert lost == {1, 2, 3, 4}, "four prefills go in one step"
+    stage, device = play(entries, ENDLESS, faults=(Fault("device", 0, ValueError("cannot encode this picture")),))
     right = expected(ENDLESS, entries)
-    for i in (5, 6, 7, 8):
-        judge(stage.heard[i], right[i])
+    for i, heard in stage.heard.items():
+        judge(heard, right[i])
+    assert stage.engine.counters.retried == 4, "four prefills go in one step"
+    assert stage.engine.counters.preemptions == 0
+    prefills = [len(e.rows) for e in device.events if e.name == "launch" and e.kind is StepKind.PREFILL]
+    assert sorted(prefills) == [1, 1, 1, 1, 4, 4]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])

@@ -57,6 +57,8 @@ def test_a_picture_that_cannot_be_encoded_fails_its_step(depth):
 @pytest.mark.parametrize("host", [0.0, 0.6])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_failing_forward_fails_its_riders_alone(depth, host):
+    """A forward that fails once: riders of a decode are lost, those of a prefill of several begin again."""
+    struck = 0
     for at in (0, 7, 23, 40):
         entries = mix_of_requests(at, 10, host=host, cancels=0.0, spread=10)
         right = expected(SPEC, entries)
@@ -66,9 +68,27 @@ def test_a_failing_forward_fails_its_riders_alone(depth, host):
             lost = [i for i, heard in stage.heard.items() if heard.finish.error is not None]
             for i, heard in stage.heard.items():
                 judge(heard, right[i], (RequestFailed,))
-            assert 0 < len(lost) < len(entries)
+            assert len(lost) < len(entries)
+            struck += len(lost)
+            assert lost or stage.engine.counters.retried > 1
             stage.play(after := [Entry(ask(100, "detect", shown=picture(1)))])
             judge(stage.heard[100], expected(SPEC, after)[100])
+    assert struck > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_s_con_14_a_picture_that_cannot_be_encoded_fails_alone_in_its_batch(depth):
+    """Four prefills in one step, one encoder raises each time it is asked: three begin again and answer."""
+    entries = [Entry(ask(i, ids=(10 + i,), shown=picture(i), max_tokens=9)) for i in range(1, 5)]
+    right = expected(SPEC, entries)
+    with host_stage(FragileModel(SPEC, bad=2), depth) as (stage, device):
+        stage.play(entries)
+        device.audit()
+        assert stage.engine.counters.retried == 4
+        assert isinstance(stage.heard[2].finish.error, RequestFailed)
+        assert "cannot encode" in str(stage.heard[2].finish.error)
+        for i in (1, 3, 4):
+            judge(stage.heard[i], right[i])
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])

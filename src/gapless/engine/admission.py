@@ -68,12 +68,17 @@ class Admission:
         """Lease what the next requests in line need, up to `limit` of them, and say how to prefill each."""
         admitted: list[tuple[Running, Prefill]] = []
         while self._queue and len(admitted) < limit and self._rows.free:
+            alone = self._queue[0].history.alone
+            if alone and admitted:
+                break
             pair = self._lease(self._queue[0].history)
             if pair is None:
                 break
             self._queue.pop(0)
             pair[0].history.times.admitted = pair[0].history.times.admitted or now
             admitted.append(pair)
+            if alone:
+                break
         return admitted
 
     def _lease(self, history: History) -> tuple[Running, Prefill] | None:

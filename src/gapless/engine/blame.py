@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from gapless.engine.book import Book
 from gapless.errors import DeviceLost, InvariantBroken, RequestFailed
@@ -18,11 +18,10 @@ class Blame:
         self._clock = clock
 
     @contextmanager
-    def on(self, rows: Iterable[RowRef], *, closing: bool = False, blocks: bool = False) -> Iterator[None]:
+    def on(self, rows: Iterable[RowRef], *, closing: bool = False) -> Iterator[None]:
         """An exception in here ends the requests on `rows` and no others, unless the engine itself is lost.
 
-        `closing`: these rows have ended already and must only leave; if even that fails the device is lost. `blocks`:
-        picture blocks that `rows` compute are lost with them, and so is whoever shares one.
+        `closing`: these rows have ended already and must only leave; if even that fails the device is lost.
         """
         try:
             yield
@@ -31,10 +30,22 @@ class Blame:
         except Exception as error:
             if closing:
                 raise DeviceLost(f"rows that had ended could not be closed: {error}") from error
-            failure = RequestFailed(f"a device step with this request failed: {error}")
-            failure.__cause__ = error
-            self._book.fail(tuple(rows), failure, self._clock.now(), blocks=blocks)
+            self._book.fail(rows, _failure(error), self._clock.now())
 
-    def on_step(self, step: Step) -> AbstractContextManager[None]:
-        """An exception in here ends the requests the whole step computes for."""
-        return self.on(step.rows, blocks=step.kind is StepKind.PREFILL)
+    @contextmanager
+    def on_step(self, step: Step) -> Iterator[None]:
+        """An exception in here ends the requests the whole step computes for; after a prefill of several, only the one
+        that fails again by itself."""
+        try:
+            yield
+        except (DeviceLost, InvariantBroken):
+            raise
+        except Exception as error:
+            fail = self._book.fail_prefill if step.kind is StepKind.PREFILL else self._book.fail
+            fail(step.rows, _failure(error), self._clock.now())
+
+
+def _failure(error: Exception) -> RequestFailed:
+    failure = RequestFailed(f"a device step with this request failed: {error}")
+    failure.__cause__ = error
+    return failure

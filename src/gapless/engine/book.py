@@ -7,6 +7,8 @@ gets no token and says nothing more (I6).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gapless.constrain.table import Table, Walker
 from gapless.engine.admission import Admission
 from gapless.engine.mailbox import Mail
@@ -106,7 +108,8 @@ class Book:
         if seq.finalized:
             self._counters.zombies += 1
             return
-        if record.flags & Flags.MUTED and seq.preempting:  # its forward was closed without a mask; it will be redone
+        closed = seq.preempting and record.flags & Flags.MUTED  # its forward was closed without a mask
+        if seq.void or closed:  # and will be redone
             return
         if record.flags & Flags.MUTED:
             raise InvariantBroken(f"I6: {record.ref} is done on the device but not on the host")
@@ -120,19 +123,35 @@ class Book:
         if reason is not None:
             self._finalize(seq, now, reason=reason)
 
-    def fail(self, rows: tuple[RowRef, ...], error: BaseException, now: float, *, blocks: bool = False) -> None:
-        """End the requests on `rows`; with `blocks` also those that share a picture block they were to compute (I11).
-
-        Whoever shares a block was launched behind it and is committed behind it, so nothing wrong was said yet.
-        """
+    def fail(self, rows: Iterable[RowRef], error: BaseException, now: float) -> None:
+        """End the requests on `rows` (I11)."""
         for ref in rows:
             seq = self._roster.get(ref)
-            if seq is None:
-                continue
-            self._finalize(seq, now, error=error)
-            if blocks and seq.entry is not None and seq.entry.maker == ref:
+            if seq is not None:
+                self._finalize(seq, now, error=error)
+
+    def fail_prefill(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
+        """A prefill step of `rows` failed: one row alone is to blame; of several, each is prefilled again by itself.
+
+        Whoever shares a picture block of this step begins again too: it was launched behind it and is committed behind
+        it, so it has said nothing wrong yet.
+        """
+        culprit = rows[0] if len(rows) == 1 else None
+        for seq in self._touched(rows):
+            if seq.ref == culprit:
+                self._finalize(seq, now, error=error)
+            elif not seq.finalized:
+                seq.void = seq.preempting = seq.history.alone = True
+
+    def _touched(self, rows: tuple[RowRef, ...]) -> list[Running]:
+        """The sequences on `rows` and those that share a block which one of them was to compute; it is withdrawn."""
+        refs = set(rows)
+        for ref in rows:
+            seq = self._roster.get(ref)
+            if seq is not None and seq.entry is not None and seq.entry.maker == ref:
                 self._admission.withdraw(seq.entry)
-                self.fail(tuple(seq.entry.holders), error, now)
+                refs |= seq.entry.holders
+        return [seq for seq in self._roster.by_age() if seq.ref in refs]
 
     def leaving(self, ref: RowRef) -> bool:
         """Whether the sequence on the row has ended or is to be preempted: it wants no further token in this life."""
@@ -179,11 +198,11 @@ class Book:
         """Give back all a sequence holds; a preempted one waits again, with everything it has said so far."""
         ref = self._admission.release(seq)
         if not seq.finalized:
-            history = seq.history
-            history.preemptions += 1
-            self._counters.preemptions += 1
-            self._counters.recomputed_tokens += len(history.tokens)
-            self._admission.enqueue(history)
+            seq.history.preemptions += not seq.void
+            self._counters.preemptions += not seq.void
+            self._counters.retried += seq.void
+            self._counters.recomputed_tokens += len(seq.history.tokens)
+            self._admission.enqueue(seq.history)
         return ref
 
 

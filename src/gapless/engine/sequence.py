@@ -42,6 +42,8 @@ class History:
     tokens: list[Token] = field(default_factory=list)
     preemptions: int = 0
     cached_tokens: int = 0
+    alone: bool = False
+    """A prefill step with it and others failed: it is prefilled by itself, so that only the culprit fails."""
 
     def fed(self, prefix: int) -> int:
         """Positions a prefill fills: picture block, prompt, and every token committed so far."""
@@ -75,7 +77,8 @@ class Waiting:
 @dataclass(slots=True, eq=False)
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life, `fresh` how many tokens
-    were committed in it; `pages` its whole page table, shared pages first."""
+    were committed in it; `pages` its whole page table, shared pages first. `void`: its prefill failed with others', so
+    what this life computes counts for nothing and it begins again."""
 
     history: History
     ref: RowRef
@@ -85,6 +88,7 @@ class Running:
     fresh: int = 0
     finalized: bool = False
     preempting: bool = False
+    void: bool = False
 
     def next_position(self, refs: int) -> int:
         """Where the next forward writes, with `refs` steps in flight."""

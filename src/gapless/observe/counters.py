@@ -17,6 +17,8 @@ class Counters:
     overlapped: int = 0
     zombies: int = 0
     preemptions: int = 0
+    retried: int = 0
+    """Requests prefilled again by themselves because a prefill step with several failed."""
     parked: int = 0
     tokens: int = 0
     recomputed_tokens: int = 0
