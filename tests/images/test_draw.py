@@ -84,3 +84,13 @@ def test_the_fallback_font_gets_latin_letters_only(monkeypatch):
     monkeypatch.setattr(ImageFont, "load_default", lambda size=None: plain)
     assert changed(draw_boxes(grey(), [BOX], "日本 dog")).any()
     assert draw_text(grey(), "日本 dog").size[1] > 200
+
+
+def test_a_label_does_not_cover_what_it_names():
+    """Above the box where there is room, else below it: the inside of the frame keeps its pixels."""
+    image = Image.new("RGB", (300, 300), (10, 20, 30))
+    for top in (0.5, 0.0):
+        box = {"x_min": 0.4, "y_min": top, "x_max": 0.6, "y_max": top + 0.1}
+        drawn = draw_boxes(image, [box], "a long name")
+        inside = drawn.crop((124, round(300 * top) + 4, 176, round(300 * (top + 0.1)) - 4))
+        assert inside.getcolors() == [(inside.width * inside.height, (10, 20, 30))]

@@ -39,8 +39,7 @@ def draw_boxes(image: Image.Image, boxes: Iterable[Mapping[str, float]], label: 
     canvas, boxes = image.convert("RGB"), list(boxes)
     for i, box in enumerate(boxes):
         _frame(canvas, box, COLOURS[i % len(COLOURS)])
-        corner = (box["x_min"] * canvas.width, box["y_min"] * canvas.height)
-        _tag(canvas, corner, _numbered(label, i, len(boxes)), COLOURS[i % len(COLOURS)])
+        _tag_beside(canvas, box, _numbered(label, i, len(boxes)), COLOURS[i % len(COLOURS)])
     return canvas
 
 
@@ -58,7 +57,7 @@ def draw_outline(
     for polygon in placed(path, bbox, canvas.width, canvas.height):
         corners = [(float(x), float(y)) for x, y in (*polygon, polygon[0])]
         pen.line(corners, fill=colour, width=_line_width(canvas), joint="curve")
-    _tag(canvas, (bbox["x_min"] * canvas.width, bbox["y_min"] * canvas.height), label, colour)
+    _tag_beside(canvas, bbox, label, colour)
     return canvas
 
 
@@ -102,17 +101,33 @@ def _frame(canvas: Image.Image, box: Mapping[str, float], colour: Colour) -> Non
     ImageDraw.Draw(canvas).rectangle(edges, outline=colour, width=width)
 
 
+def _tag_beside(canvas: Image.Image, box: Mapping[str, float], text: str, colour: Colour) -> None:
+    """A label above the box, or below it where there is no room above, so that it does not cover what it names."""
+    left, top, bottom = box["x_min"] * canvas.width, box["y_min"] * canvas.height, box["y_max"] * canvas.height
+    height = _tag_size(canvas, text)[1]
+    above, below = top - height, bottom + _line_width(canvas)
+    fits_below = below + height <= canvas.height
+    _tag(canvas, (left, above if above >= 0 else below if fits_below else top), text, colour)
+
+
+def _tag_size(canvas: Image.Image, text: str) -> tuple[float, float]:
+    """Width and height of a label with its patch."""
+    font, pad = _font(canvas), _line_width(canvas)
+    left, top, right, bottom = ImageDraw.Draw(canvas).textbbox((0, 0), _printable(text, font), font=font)
+    return right - left + 2 * pad, bottom - top + 2 * pad
+
+
 def _tag(canvas: Image.Image, at: tuple[float, float], text: str, colour: Colour) -> None:
     """A label on a patch of colour, moved so that it lies in the picture as far as it fits."""
     if not text:
         return
     font, pen = _font(canvas), ImageDraw.Draw(canvas)
     text = _printable(text, font)
-    left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
-    width, height, pad = right - left, bottom - top, _line_width(canvas)
-    x = max(0.0, min(at[0], canvas.width - width - 2 * pad))
-    y = max(0.0, min(at[1], canvas.height - height - 2 * pad))
-    pen.rectangle((x, y, x + width + 2 * pad, y + height + 2 * pad), fill=colour)
+    (width, height), pad = _tag_size(canvas, text), _line_width(canvas)
+    x = max(0.0, min(at[0], canvas.width - width))
+    y = max(0.0, min(at[1], canvas.height - height))
+    left, top = pen.textbbox((0, 0), text, font=font)[:2]
+    pen.rectangle((x, y, x + width, y + height), fill=colour)
     pen.text((x + pad - left, y + pad - top), text, font=font, fill=_HALO)
 
 
