@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -31,14 +32,28 @@ def complain(message: object) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table on standard output: framed on a terminal, bare columns of full width anywhere else."""
-    framed = sys.stdout.isatty()
+    """Print a table on standard output: framed on a terminal, bare columns of full width anywhere else.
+
+    A terminal too narrow for the longest words gets bare columns as well: a frame would cut them off.
+    """
+    rows = list(rows)
+    terminal = Console(highlight=False)
+    if sys.stdout.isatty():
+        grid = _grid(columns, rows, title, framed=True)
+        if Measurement.get(terminal, terminal.options.update(width=PLAIN_WIDTH), grid).minimum <= terminal.width:
+            terminal.print(grid)
+            return
+    grid = _grid(columns, rows, title, framed=False)
+    Console(width=PLAIN_WIDTH, highlight=False).print(grid, crop=False)
+
+
+def _grid(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, *, framed: bool) -> Table:
     grid = Table(
         *columns, title=title or None, title_justify="left", box=box.ROUNDED if framed else None, pad_edge=framed
     )
     for row in rows:
         grid.add_row(*(escape(str(cell)) for cell in row))
-    Console(width=None if framed else PLAIN_WIDTH, highlight=False).print(grid)
+    return grid
 
 
 @contextmanager
@@ -56,9 +71,10 @@ def spinner(doing: str) -> Iterator[None]:
 def progress_bar(doing: str, total: int) -> Iterator[Progress]:
     """A bar on standard error for `total` things, advanced with `progress.advance(progress.task_ids[0])`.
 
-    Lines printed meanwhile go above the bar where both are on the terminal, and are left alone where output is a file.
+    Lines printed meanwhile go above the bar where both are on the terminal, in one piece however narrow it is, and are
+    left alone where output is a file.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(
         *columns,
