@@ -158,6 +158,8 @@ def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.Captur
         (["caption", "a.png", "--max-tokens", "0"], "max_tokens must be"),
         (["point", "a.png", "star", "--spatial-ref", "1,2"], "--spatial-ref '1,2'"),
         (["point", "a.png", "star", "--spatial-ref", "nan,0"], "--spatial-ref 'nan,0'"),
+        (["point", "a.png", "star", "--spatial-ref", ".9,.9,.1,.1"], "--spatial-ref '.9,.9,.1,.1'"),
+        (["bench"], "Missing command"),
         (["caption", "a.png", "--depth", "0"], "--depth"),
         (["caption", "a.png", "--length", "endless"], "--length"),
         (["detect", "a.png", "b.png", "star", "--draw", "x.png"], "one file for 2 pictures"),

@@ -16,7 +16,7 @@ from gapless.cli.terminal import complain, spinner, table
 if TYPE_CHECKING:
     from gapless.bench.run import Report
 
-app = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
+app = typer.Typer(name="bench", help="Measure this machine.")
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
     "may gain nothing from it, or lose a little; the answers are the same either way."
