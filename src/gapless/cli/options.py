@@ -150,5 +150,5 @@ def _spatial_ref(text: str) -> list[float]:
     if len(numbers) not in (2, 4) or not all(0 <= n <= 1 for n in numbers):
         raise typer.BadParameter(f"--spatial-ref {text!r} is not X,Y or X1,Y1,X2,Y2 with numbers from 0 to 1")
     if len(numbers) == 4 and (numbers[0] > numbers[2] or numbers[1] > numbers[3]):
-        raise typer.BadParameter(f"--spatial-ref {text!r} must name the top left corner first, then the bottom right one")
+        raise typer.BadParameter(f"--spatial-ref {text!r} must name the top left corner, then the bottom right one")
     return numbers
