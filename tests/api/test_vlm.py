@@ -204,7 +204,11 @@ def test_a_picture_that_fails_in_the_engine_among_many(endless, pictures):
 # -- many callers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{"depth": 1}, {"depth": 2}, {"depth": 3, "constraints": "host"}], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [{"depth": 1}, {"depth": 1, "constraints": "host"}, {"depth": 2}, {"depth": 3, "constraints": "host"}],
+    ids=str,
+)
 def test_threads_that_share_a_model_get_the_answers_of_one_alone(vlm, micro_folder, pictures, how):
     alone = {(seed, name): told(call()) for seed in range(4) for name, call in calls(vlm, pictures[seed], seed).items()}
     with gapless.load(micro_folder, max_rows=8, **how) as shared, ThreadPoolExecutor(12) as pool:
@@ -217,6 +221,7 @@ def test_threads_that_share_a_model_get_the_answers_of_one_alone(vlm, micro_fold
         stats = shared.stats()
     assert together == alone
     assert (stats["overlapped"] > 0) == (how["depth"] > 1)
+    assert stats["zombies"] == 0 or how["depth"] > 1
     assert stats["finished"] == len(alone) and stats["failed"] == 0
 
 

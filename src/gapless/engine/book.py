@@ -106,7 +106,8 @@ class Book:
         if seq is None:
             raise InvariantBroken(f"I9: a record arrived for {record.ref}, a life of the row that is over")
         if seq.finalized:
-            self._counters.zombies += 1
+            rode_on = Flags.MUTED in record.flags and not seq.history.request.host_masked  # those are closed instead
+            self._counters.zombies += rode_on
             return
         closed = seq.preempting and record.flags & Flags.MUTED  # its forward was closed without a mask
         if seq.void or closed:  # and will be redone

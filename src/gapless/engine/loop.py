@@ -70,7 +70,7 @@ class Loop:
             self._park(flight)
         with self.blame.on_step(step):
             self.device.launch(step)
-            self.counters.launched(step.kind, overlaps=not self.pipeline.empty)
+            self.counters.launched(step.kind, overlaps=self.pipeline.slots_held > 0)
             self.pipeline.launch(step)
             for prefill in step.prefills:
                 self.masking.request(prefill.start.ref)

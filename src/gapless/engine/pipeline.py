@@ -72,6 +72,11 @@ class Pipeline:
         """The kinds of steps that are uncommitted."""
         return {f.step.kind for f in self._flights}
 
+    @property
+    def slots_held(self) -> int:
+        """How many uncommitted steps hold a slot. Parked rows and their small steps hold none."""
+        return self.depth - len(self._slots)
+
     def launch(self, step: Step) -> Flight:
         """Enter a step that was launched; every row on it gains a ref."""
         if not self._slots or self._slots[0] != step.slot:
@@ -142,7 +147,7 @@ class Pipeline:
 
     def held(self) -> dict[str, int]:
         """Slots, lanes and refs still out, for the audit."""
-        return {"slots": self.depth - len(self._slots), "lanes": len(self._parked), "refs": len(self._refs)}
+        return {"slots": self.slots_held, "lanes": len(self._parked), "refs": len(self._refs)}
 
 
 def _row(ref: RowRef) -> int:

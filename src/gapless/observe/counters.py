@@ -9,8 +9,12 @@ from gapless.records import StepKind
 
 @dataclass(slots=True)
 class Counters:
-    """What happened, counted. `overlapped`: launches while an earlier step was uncommitted; the two `*_during_*`:
-    commits of one kind of step while one of the other kind was in flight."""
+    """What happened, counted.
+
+    `overlapped`: launches while an earlier step held a slot (rows that are parked hold none); `zombies`: rides of a row
+    after its last token (a row that waits for a host mask is closed instead and does not count); the two `*_during_*`:
+    commits of one kind of step while one of the other kind was in flight. At depth 1 all four are 0.
+    """
 
     prefill_steps: int = 0
     decode_steps: int = 0
@@ -28,7 +32,7 @@ class Counters:
     prefill_committed_during_decode: int = 0
 
     def launched(self, kind: StepKind, overlaps: bool) -> None:
-        """Count a launch; `overlaps`: another step was in flight."""
+        """Count a launch; `overlaps`: another step held a slot."""
         self.prefill_steps += kind is StepKind.PREFILL
         self.decode_steps += kind is StepKind.DECODE
         self.overlapped += overlaps
