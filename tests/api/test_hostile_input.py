@@ -81,6 +81,7 @@ JPEG, PNG = encoded(PICTURE, "JPEG", quality=90), encoded(PICTURE, "PNG")
         ),
         pytest.param(encoded(Image.fromarray(rgb()[..., 0].astype(np.uint16) * 256), "PNG"), id="S-IMG-11 I;16"),
         pytest.param(Image.fromarray(rgb()[..., 0].astype(np.float32)), id="S-IMG-11 F"),
+        pytest.param(encoded(PICTURE.quantize(16), "PNG", transparency=0), id="S-IMG-11 P with transparency"),
         pytest.param(encoded(PICTURE, "WEBP", quality=80), id="S-IMG-04 lossy"),
         pytest.param(encoded(PICTURE, "WEBP", lossless=True), id="S-IMG-04 lossless"),
         pytest.param(

@@ -248,3 +248,15 @@ def test_a_finished_row_says_nothing_more_however_long_it_rides():
     judge_all(stage.heard, expected(spec, entries), entries)
     assert device.referee.tally.zombies >= 3
     assert stage.engine.counters.zombies == device.referee.tally.zombies
+
+
+@pytest.mark.parametrize("same", ["first", "last"])
+def test_s_pfx_01_and_02_pictures_are_told_apart_by_their_whole_digest(same):
+    """One question about pictures whose digests share all but a few digits: no block is taken for another's."""
+    digests = [f"{'a' * 60}{i:04x}" if same == "first" else f"{i:04x}{'a' * 60}" for i in range(4)]
+    shown = [replace(picture(i), digest=digest) for i, digest in enumerate(digests)]
+    entries = [Entry(ask(i + 1, ids=(11, 12), shown=shown[i % 4], max_tokens=9), arrives=i) for i in range(8)]
+    stage, device = play(entries, ENDLESS, 2)
+    judge_all(stage.heard, expected(ENDLESS, entries), entries)
+    assert device.referee.tally.shared_blocks == 4, "each picture was shown twice"
+    assert len({str([t.id for t in stage.heard[i].tokens]) for i in range(1, 5)}) == 4

@@ -2,9 +2,18 @@
 
 import pytest
 import torch
-from tests.fakes.micro import PREFIX_POSITIONS, VOCAB, micro_crops, micro_model, micro_tokenizer
+from tests.fakes.micro import (
+    PREFIX_POSITIONS,
+    VOCAB,
+    micro_config,
+    micro_crops,
+    micro_model,
+    micro_tensors,
+    micro_tokenizer,
+)
 
 from gapless.errors import InvalidRequest
+from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 
 PLAIN = torch.full((1, 2), -1.0)
@@ -55,6 +64,19 @@ def test_shapes_and_sizes() -> None:
     cache = m.new_cache(10, 16)
     per_page = (cache.keys.nbytes + cache.values.nbytes) // 11
     assert m.page_bytes(16) == per_page
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 1_500_000.0])
+def test_s_num_06_the_configs_theta_and_context_reach_the_rotary_tables(theta: float) -> None:
+    content = micro_config(max_context=96)
+    content["text"]["rope_theta"] = theta
+    config = read_config(content)
+    m = Moondream(config, micro_tensors(content))
+    rotated = config.text.rotary_dims
+    angles = torch.arange(96.0)[:, None] * theta ** (-torch.arange(0, rotated, 2) / rotated)
+    assert rotated == 8
+    torch.testing.assert_close(m.text.cos, angles.cos(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(m.text.sin, angles.sin(), atol=1e-5, rtol=0)
 
 
 def test_an_id_takes_the_embedding_its_value_asks_for() -> None:

@@ -101,6 +101,27 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     assert "not a complete safetensors file" in refused(path)
 
 
+@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1, 200_000_000])
+def test_s_sec_08_a_header_that_claims_a_vast_length_is_refused_unallocated(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + b'{"a":{}}' + bytes(64))
+    assert "not a complete safetensors file" in refused(path)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.SafeTensors", "model.safetensors.zip"])
+def test_s_sec_05_07_08_weights_under_another_name_are_not_looked_at(tmp_path: Path, name: str) -> None:
+    torch.save(good(), model_folder(tmp_path, "config.json", "tokenizer.json") / name)
+    with pytest.raises(ModelNotFound, match=r"lacks model\.safetensors\."):
+        find_files(tmp_path)
+
+
+def test_s_sec_05_nothing_in_the_package_unpickles() -> None:
+    source = Path(__file__).resolve().parents[2] / "src"
+    for path in source.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not [word for word in ("torch.load", "import pickle", "pickle.load") if word in text], path
+
+
 def model_folder(folder: Path, *names: str) -> Path:
     for name in names:
         (folder / name).write_text("{}")

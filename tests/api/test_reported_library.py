@@ -1,0 +1,90 @@
+"""Troubles that users of such engines reported, through the library: memory that stays, pictures of unlike sizes
+together, overflow in half precision."""
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tests.api.conftest import noise
+from tests.api.engine_room import PATIENCE, engine_threads, until
+from tests.api.test_vlm import WARM, idle, told
+from tests.fakes.micro import write_micro
+
+import gapless
+from gapless import errors
+from gapless.api import desk
+from gapless.models.moondream.weights_map import PREFIX
+
+FEW = {"temperature": 0, "max_tokens": 3}
+
+
+def test_s_mem_01_and_02_nothing_of_a_picture_is_kept_after_its_answer(vlm):
+    """Twenty distinct pictures, answered, streamed and left: their crops are free while the engine lives on."""
+    crops = []
+    for i in range(20):
+        encoded = vlm.encode_image(noise(i, 60 + 3 * i, 90))
+        crops.append(weakref.ref(encoded.picture.crops))
+        if i % 2:
+            vlm.caption(encoded, settings=FEW)
+        else:
+            next(iter(vlm.caption(encoded, stream=True, settings=WARM)["caption"]), None)
+        del encoded
+    idle(vlm)
+    vlm.query(question="x", settings=FEW)  # the step after takes the place of the last one's
+    gc.collect()
+    assert [ref() is None for ref in crops] == [True] * 20
+
+
+def test_s_mem_04_an_engine_that_ended_keeps_neither_cache_nor_threads(micro_folder):
+    before, devices = len(engine_threads()), []
+    for i in range(4):
+        with gapless.load(micro_folder) as model:
+            model.caption(noise(i), settings=FEW)
+            cache = model.desk.runner._device._streams.executor._cache
+            devices.append(weakref.ref(cache))
+        del model, cache
+    gc.collect()
+    assert [ref() is None for ref in devices] == [True] * 4
+    until(lambda: len(engine_threads()) == before, "the end of the threads")
+
+
+def test_s_mem_05_of_a_long_list_only_a_window_is_decoded_ahead(micro_folder, monkeypatch):
+    ahead, prepare = [], desk.prepare
+    with gapless.load(micro_folder, max_rows=1) as model:
+
+        def counted(*args):
+            ahead.append(len(ahead) + 1 - model.stats()["finished"])
+            return prepare(*args)
+
+        monkeypatch.setattr(desk, "prepare", counted)
+        results = model.caption([noise(i) for i in range(16)], settings=FEW)
+        assert len(results) == len(ahead) == 16
+        assert max(ahead) <= model.desk.window + 1 < 16
+
+
+def test_s_con_08_and_18_pictures_of_unlike_sizes_together_are_answered_as_alone(vlm, micro_folder):
+    pictures = [noise(1, 10, 10), noise(2, 300, 4000), noise(3, 756, 756), None, noise(1, 10, 10), noise(4, 1, 1)]
+    settings = WARM | {"seed": 9}
+    alone = [told(vlm.query(picture, "What is here?", settings=settings)) for picture in pictures]
+    with gapless.load(micro_folder, max_rows=8) as model, ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(model.query, p, "What is here?", settings=settings) for p in pictures * 3]
+        together = [told(future.result(PATIENCE)) for future in asked]
+        assert model.stats()["failed"] == 0
+    assert together == alone * 3
+    assert len({str(answer) for answer in alone}) == len(pictures) - 1, "the picture does not show in the answer"
+
+
+def test_s_num_01_an_overflow_in_half_precision_is_an_error_and_not_an_answer(tmp_path):
+    folder = write_micro(tmp_path / "overflows")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[PREFIX + "text.blocks.0.mlp.fc2.weight"] *= 60_000.0
+    save_file(tensors, folder / "model.safetensors")
+    with gapless.load(folder, dtype="float16") as model:
+        for ask in (lambda: model.caption(noise(1), settings=FEW), lambda: model.detect(noise(1), "dog")):
+            with pytest.raises(errors.NonFiniteLogits, match="float32 or bfloat16"):
+                ask()
+        assert model.stats()["tokens"] == 0
+    with gapless.load(folder, dtype="float32") as model:
+        assert model.caption(noise(1), settings=FEW)["metrics"]["output_tokens"] >= 1
