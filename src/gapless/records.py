@@ -114,7 +114,7 @@ class Request:
     """One question, ready for the engine. `id` is the engine's own and never reused; `program` names its rule.
 
     `host_masked`: the masks of the same program are built on the host after each commit instead of on the device.
-    `deadline`: seconds on the loop's clock, None for none.
+    `submitted` and `deadline`: seconds on the loop's clock; None: when the loop first sees it, and no deadline.
     """
 
     id: int
@@ -123,6 +123,7 @@ class Request:
     sampling: Sampling
     host_masked: bool = False
     deadline: float | None = None
+    submitted: float | None = None
 
 
 class StepKind(StrEnum):

@@ -81,6 +81,14 @@ def test_a_question_that_fails_is_told_in_its_row(few_samples: Path, capsys: pyt
     assert "0 of 7 answers are right" in said and said.count("empty (0 bytes)") == 7
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_asked(
+    few_samples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (few_samples / "file").write_text("in the way")
+    assert main(["demo", "--out", str(few_samples / "file" / "out"), "--model", "no-such-model"]) == 1
+    assert "cannot write" in capsys.readouterr().err  # and not: no such model
+
+
 def test_the_real_demo_is_mostly_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -1,5 +1,7 @@
 """Whose turn it is: first come first served, a preempted request keeps its place, prefill and decode alternate."""
 
+from dataclasses import replace
+
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.scene import Entry, ask, expected, limits_of, picture, sim_stage, table_of
 from tests.fakes.sim_device import Timing
@@ -78,6 +80,15 @@ def test_times_of_a_request_are_told_on_the_loops_clock():
     assert second.queue_ms == 13_000.0
     assert second.ttft_ms == second.queue_ms + second.prefill_ms
     assert (first.cached_tokens, second.cached_tokens) == (0, 0)
+
+
+def test_waiting_in_the_mailbox_counts_as_queueing():
+    request = replace(ask(1, max_tokens=3), submitted=-2.0)
+    stage, _ = sim_stage(ENDLESS, limits_of(ENDLESS, 1), timing=TIMING)
+    stage.play([Entry(request)])
+    metrics = stage.heard[1].finish.metrics
+    assert metrics.queue_ms == 2000.0
+    assert metrics.ttft_ms == 2000.0 + metrics.prefill_ms
 
 
 def test_the_roster_is_in_order_of_age_whatever_the_order_of_entry():

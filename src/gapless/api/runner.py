@@ -85,7 +85,7 @@ class Runner:
                 raise _dead(self._cause) from self._cause
             if self._closing:
                 raise EngineClosed("the engine was closed; load the model again to go on")
-            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline)
+            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now())
             self._open[request.id] = channel
             self._mailbox.submit(request)
             return request.id

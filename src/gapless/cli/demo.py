@@ -15,7 +15,7 @@ from gapless.bench.asks import Result
 from gapless.bench.samples import Question, Truth, agrees, found_in, read_samples
 from gapless.cli.answer import loaded
 from gapless.cli.bench import finish_report, measure
-from gapless.cli.drawing import draw_answer, write_picture
+from gapless.cli.drawing import draw_answer, make_folder, write_picture
 from gapless.cli.many import Outcome, each_in_order
 from gapless.cli.options import DTypeChoice, Engine, JsonOption, ModelOption
 from gapless.cli.show import json_line
@@ -63,6 +63,7 @@ def demo(
     json: JsonOption = False,
 ) -> int:
     """Ask everything about three bundled pictures, draw the answers, then run the fixed mix at depth 1 and 2."""
+    make_folder(out)  # before anything that takes time
     answers = _answer_all(read_samples(), model, out)
     if not json:
         _show(answers, out)

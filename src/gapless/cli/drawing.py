@@ -7,8 +7,10 @@ anything is asked: a picture format Pillow can write, and for several pictures a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import typer
 from PIL import Image
@@ -79,14 +81,28 @@ def draw_answer(ask: Ask, result: Result, image: RGB, path: Path) -> Path:
     return write_picture(_drawn(ask, result, Image.fromarray(image)), path)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that can be written to. Raises `GaplessError` where that fails."""
+    with _told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):  # permissions alone do not say whether a disk is read-only
+            pass
+
+
 def write_picture(picture: Image.Image, path: Path) -> Path:
     """Write a picture in the format of its name, making the folder. Raises `GaplessError` where that fails."""
-    try:
+    with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.save(path, FORMATS[path.suffix.lower()])
+    return path
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise GaplessError(f"cannot write {str(path)!r}: {error.strerror or error}; name another place") from error
-    return path
 
 
 def _drawn(ask: Ask, result: Result, picture: Image.Image) -> Image.Image:

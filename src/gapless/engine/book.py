@@ -68,7 +68,8 @@ class Book:
         self._order += 1
         s = request.sampling
         walker = Walker.start(self._table, request.program, s.max_tokens, s.max_objects)
-        return History(request, self._order, walker, Times(submitted=now))
+        submitted = now if request.submitted is None else request.submitted
+        return History(request, self._order, walker, Times(submitted))
 
     def _cancel(self, request_id: int, now: float) -> None:
         waiting = self._admission.drop(request_id)
