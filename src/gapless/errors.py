@@ -21,6 +21,7 @@ class _Short(reprlib.Repr):
 
 
 _short = _Short()
+_short.maxstring = _short.maxother = 120  # most paths in full
 
 
 def shown(value: object) -> str:

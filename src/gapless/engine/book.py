@@ -29,6 +29,7 @@ class Book:
         self._counters = counters
         self._emissions: list[Emission] = []
         self._order = 0
+        self._deadlines: dict[int, float] = {}  # of requests that have one and have not ended, by id
 
     @property
     def idle(self) -> bool:
@@ -51,7 +52,7 @@ class Book:
             self._end(self._history(request, now), now, error=_cancelled(request.id))
         for request_id in mail.cancels:
             self._cancel(request_id, now)
-        if mail.requests or self._next_deadline() is not None:
+        if self._deadlines and min(self._deadlines.values()) <= now:
             self._expire(now)
         return bool(mail.requests) or len(self._emissions) > said
 
@@ -63,6 +64,8 @@ class Book:
             self._end(history, now, error=error)
         else:
             self._admission.enqueue(history)
+            if request.deadline is not None:
+                self._deadlines[request.id] = request.deadline
 
     def _history(self, request: Request, now: float) -> History:
         self._order += 1
@@ -88,16 +91,9 @@ class Book:
             if _overdue(seq.history.request, now):
                 self._finalize(seq, now, error=_timed_out(seq.history, now))
 
-    def _next_deadline(self) -> float | None:
-        histories = [w.history for w in self._admission.waiting]
-        histories += [seq.history for seq in self._roster.by_age() if not seq.finalized]
-        deadlines = [h.request.deadline for h in histories if h.request.deadline is not None]
-        return min(deadlines, default=None)
-
     def until_deadline(self, now: float) -> float | None:
         """Seconds to the next deadline, None if there is none."""
-        deadline = self._next_deadline()
-        return None if deadline is None else max(0.0, deadline - now)
+        return max(0.0, min(self._deadlines.values()) - now) if self._deadlines else None
 
     # -- results ----------------------------------------------------------------------------------------------------
 
@@ -185,6 +181,7 @@ class Book:
     def _end(
         self, history: History, now: float, *, reason: FinishReason | None = None, error: BaseException | None = None
     ) -> None:
+        self._deadlines.pop(history.request.id, None)
         finish = Finish(history.metrics(self._prefix, now), reason, error)
         self._counters.finished += error is None
         self._counters.failed += error is not None

@@ -6,6 +6,7 @@ The phase is the type: only a `Running` has a row, pages and tokens in flight; p
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass, field
 
 from gapless.constrain.table import Walker
@@ -130,6 +131,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._by_ref: dict[RowRef, Running] = {}
+        self._by_age: list[Running] = []
 
     def __len__(self) -> int:
         return len(self._by_ref)
@@ -137,18 +139,20 @@ class Roster:
     def add(self, seq: Running) -> None:
         """Enter a sequence that was given a row."""
         self._by_ref[seq.ref] = seq
+        insort(self._by_age, seq, key=_order)
 
     def remove(self, seq: Running) -> None:
         """Strike one whose row is given back."""
         del self._by_ref[seq.ref]
+        self._by_age.remove(seq)
 
     def get(self, ref: RowRef) -> Running | None:
         """Return the sequence that holds exactly this life of the row."""
         return self._by_ref.get(ref)
 
     def by_age(self) -> list[Running]:
-        """Return them in the order their requests were submitted."""
-        return sorted(self._by_ref.values(), key=_order)
+        """Return them in the order their requests were submitted; a list of the caller's own."""
+        return self._by_age.copy()
 
 
 def _order(seq: Running) -> int:
