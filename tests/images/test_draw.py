@@ -63,6 +63,24 @@ def test_text_goes_under_the_picture_and_grows_with_its_length():
     assert draw_text(grey(), "").size[1] >= 200
 
 
+@pytest.mark.parametrize("width", [150, 300, 480, 640])
+def test_the_text_strip_is_as_wide_as_the_picture(width):
+    drawn = draw_text(grey(width), "A medium purple square, a medium pink mark and a small wooden wheelbarrow. " * 3)
+    assert drawn.width == width
+
+
+@pytest.mark.parametrize("x", [0.01, 0.5, 0.93, 0.99])
+@pytest.mark.parametrize("y", [0.01, 0.5, 0.95, 0.99])
+def test_a_label_hides_no_dot(x, y):
+    """The dot is the same with a label as without, in the corners of the picture too."""
+    at = (round(300 * x), round(200 * y))
+    drawn = draw_points(grey(), [{"x": x, "y": y}], "circle")
+    plain = draw_points(grey(), [{"x": x, "y": y}])
+    around = (at[0] - 1, at[1] - 1, at[0] + 2, at[1] + 2)
+    assert drawn.crop(around).tobytes() == plain.crop(around).tobytes()
+    assert drawn.tobytes() != plain.tobytes()
+
+
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (1, 4000), (3000, 20)])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
 def test_any_size_mode_and_letters(size, mode):

@@ -30,7 +30,7 @@ def draw_points(image: Image.Image, points: Iterable[Mapping[str, float]], label
         x, y = point["x"] * canvas.width, point["y"] * canvas.height
         for r, colour in ((radius + _line_width(canvas), _HALO), (radius, COLOURS[i % len(COLOURS)])):
             pen.ellipse((x - r, y - r, x + r, y + r), fill=colour)
-        _tag(canvas, (x + radius, y + radius), _numbered(label, i, len(points)), COLOURS[i % len(COLOURS)])
+        _tag_at_dot(canvas, (x, y), radius, _numbered(label, i, len(points)), COLOURS[i % len(COLOURS)])
     return canvas
 
 
@@ -66,16 +66,23 @@ def draw_text(image: Image.Image, text: str) -> Image.Image:
     picture = image.convert("RGB")
     font = _font(picture)
     pad = 2 * _line_width(picture)
-    letter = max(1.0, font.getlength("abcdefghij ,.") / 13)
-    per_line = max(8, int((picture.width - 2 * pad) / letter))
-    lines = [line for part in text.splitlines() for line in textwrap.wrap(part, per_line)]
-    words = _printable("\n".join(lines), font)
+    words = "\n".join(_lines(_printable(text, font), font, picture.width - 2 * pad))
     box = ImageDraw.Draw(picture).multiline_textbbox((pad, pad), words, font=font)
     width, strip = max(picture.width, int(box[2]) + pad), int(box[3]) + pad
     canvas = Image.new("RGB", (width, picture.height + strip), _HALO)
     canvas.paste(picture, (0, 0))
     ImageDraw.Draw(canvas).multiline_text((pad, picture.height + pad), words, font=font, fill=_INK)
     return canvas
+
+
+def _lines(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: float) -> list[str]:
+    """Break a text into lines of at most `room` pixels, or of 8 letters where the picture is narrower than that."""
+    letter = max(1.0, font.getlength("abcdefghij ,.") / 13)
+    for per_line in range(max(8, int(room / letter)), 7, -1):
+        lines = [line for part in text.splitlines() for line in textwrap.wrap(part, per_line)]
+        if all(font.getlength(line) <= room for line in lines):
+            break
+    return lines
 
 
 def _line_width(canvas: Image.Image) -> int:
@@ -108,6 +115,15 @@ def _tag_beside(canvas: Image.Image, box: Mapping[str, float], text: str, colour
     above, below = top - height, bottom + _line_width(canvas)
     fits_below = below + height <= canvas.height
     _tag(canvas, (left, above if above >= 0 else below if fits_below else top), text, colour)
+
+
+def _tag_at_dot(canvas: Image.Image, at: tuple[float, float], radius: int, text: str, colour: Colour) -> None:
+    """A label at the lower right of a dot, or on the other side where there is no room, so that it hides no dot."""
+    width, height = _tag_size(canvas, text)
+    x, y = at
+    left = x + radius if x + radius + width <= canvas.width else x - radius - width
+    top = y + radius if y + radius + height <= canvas.height else y - radius - height
+    _tag(canvas, (left, top), text, colour)
 
 
 def _tag_size(canvas: Image.Image, text: str) -> tuple[float, float]:
