@@ -47,6 +47,13 @@ def test_s_tok_02_empty_texts_are_refused(md3, picture, text):
         assert query(md3, picture, "what?").program == "text"
 
 
+def test_a_forgotten_question_is_told_apart_from_a_wrong_one(md3, picture):
+    with pytest.raises(InvalidRequest, match="none is given; pass question="):
+        query(md3, picture, None)
+    with pytest.raises(InvalidRequest, match="say what you want to find"):
+        detect(md3, picture, " ")
+
+
 @pytest.mark.parametrize("value", [None, [], ["cat", "dog"], [1, "a"], {}, {"a": 1}, 3, b"dog", True], ids=repr)
 def test_s_det_08_an_object_is_one_string(md3, picture, value):
     """S-DET-06, S-DET-08: lists, dicts and other things are refused by name."""

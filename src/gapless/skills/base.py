@@ -94,14 +94,23 @@ def pictured(picture: Picture | None, skill: str) -> Picture:
     return picture
 
 
+WANTED = {"question": "know", "object": "find"}
+"""What a user's text is for, by the name of its argument."""
+
+
 def user_text(value: object, param: str) -> str:
     """A user's question or object name without the white space around it. Raises `InvalidRequest`."""
+    if value is None:
+        raise InvalidRequest(
+            f"{param} must be one string, and none is given; pass {param}='...' (the first argument is the image)",
+            param=param,
+        )
     if not isinstance(value, str):
         kind = type(value).__name__
         raise InvalidRequest(f"{param} must be one string, not {shown(value)} ({kind})", param=param)
     text = value.strip()
     if not text:
-        raise InvalidRequest(f"{param} is empty; say what you want to know", param=param)
+        raise InvalidRequest(f"{param} is empty; say what you want to {WANTED[param]}", param=param)
     return text
 
 
