@@ -166,6 +166,7 @@ def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.Captur
         (["detect", "a.png", "star", "--draw", "x.txt"], "must end with one of .png"),
         (["detekt", "a.png", "star"], "No such command 'detekt'"),
         (["caption", "a.png", "--lenght", "short"], "--lenght"),
+        (["caption", "a.png", "--length", "huge"], "'--length': 'huge' is not one of 'short', 'normal', 'long' (see"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(

@@ -11,6 +11,7 @@ from PIL import Image
 
 from gapless.bench import samples
 from gapless.bench.mix import picture_path
+from gapless.cli.demo import _spelled
 from gapless.cli.main import main
 
 BOX = {"x_min": 0.69, "y_min": 0.23, "x_max": 0.85, "y_max": 0.38}
@@ -60,6 +61,12 @@ def test_demo_for_people(few_samples: Path, capsys: pytest.CaptureFixture[str]) 
     names = {"text", "point-1", "detect-1", "detect-2", "segment-1"}
     assert {file.name for file in out.iterdir()} == {f"few-{name}.png" for name in names}
     assert Image.open(out / "few-text.png").height > 224 == Image.open(out / "few-point-1.png").height
+
+
+def test_one_of_several_truths_is_enough_for_an_outline() -> None:
+    places = [[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]
+    assert _spelled(places, " or ") == "(0.10, 0.20, 0.30, 0.40) or (0.50, 0.60, 0.70, 0.80)"
+    assert _spelled([], " or ") == "nothing" and _spelled("red") == "red"
 
 
 def test_demo_for_machines(few_samples: Path, capsys: pytest.CaptureFixture[str]) -> None:

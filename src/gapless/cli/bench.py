@@ -9,7 +9,7 @@ import typer
 
 from gapless.bench.mix import MIX, PICTURES
 from gapless.cli.examples import epilog
-from gapless.cli.options import DeviceOption, DTypeChoice, DTypeOption, JsonOption, ModelOption
+from gapless.cli.options import DeviceOption, DTypeChoice, DTypeOption, ModelOption, ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import complain, spinner, table
 
@@ -32,7 +32,7 @@ def mix(
     model: ModelOption = "glint",
     device: DeviceOption = "auto",
     dtype: DTypeOption = DTypeChoice.AUTO,
-    json: JsonOption = False,
+    json: ReportJsonOption = False,
 ) -> int:
     """Run one fixed mix at each depth: 24 requests of all skills over four small pictures, all at once."""
     report = measure(model, depth or (1, 2), device=device, dtype=dtype)

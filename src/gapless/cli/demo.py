@@ -17,7 +17,7 @@ from gapless.cli.answer import loaded
 from gapless.cli.bench import finish_report, measure
 from gapless.cli.drawing import draw_answer, make_folder, write_picture
 from gapless.cli.many import Outcome, each_in_order
-from gapless.cli.options import DTypeChoice, Engine, JsonOption, ModelOption
+from gapless.cli.options import DTypeChoice, Engine, ModelOption, ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import one_line, table
 from gapless.config import ImageLimits
@@ -60,7 +60,7 @@ def demo(
         Path, typer.Option("--out", metavar="FOLDER", help="Where the drawn pictures go; made if it is not there.")
     ] = Path("demo-out"),
     model: ModelOption = "glint",
-    json: JsonOption = False,
+    json: ReportJsonOption = False,
 ) -> int:
     """Ask everything about three bundled pictures, draw the answers, then run the fixed mix at depth 1 and 2."""
     make_folder(out)  # before anything that takes time
@@ -120,15 +120,16 @@ def _show(answers: Sequence[Answered], out: Path) -> None:
     for answer in answers:
         question, result, error = answer.outcome.of, answer.outcome.result, answer.outcome.error
         said = one_line(error) if result is None else _spelled(found_in(question.ask, result))
+        truth = _spelled(question.truth, " or " if question.ask.skill == "segment" else " ")
         right = "yes" if answer.right else "no"
-        rows.append((question.picture.name, _asked(question).rstrip(":"), said, _spelled(question.truth), right))
+        rows.append((question.picture.name, _asked(question).rstrip(":"), said, truth, right))
     table(("picture", "asked", "answer", "truth", "right"), rows)
     count = sum(answer.right for answer in answers)
     print(f"{count} of {len(answers)} answers are right; drawn pictures are in {out}/\n")
 
 
-def _spelled(truth: Truth) -> str:
-    """Texts as they are, points as (x, y), boxes as (x_min, y_min, x_max, y_max)."""
+def _spelled(truth: Truth, between: str = " ") -> str:
+    """Texts as they are, points as (x, y), boxes as (x_min, y_min, x_max, y_max), with `between` between places."""
     if isinstance(truth, str):
         return truth
-    return " ".join(f"({', '.join(f'{n:.2f}' for n in place)})" for place in truth) or "nothing"
+    return between.join(f"({', '.join(f'{n:.2f}' for n in place)})" for place in truth) or "nothing"

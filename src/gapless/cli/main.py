@@ -85,7 +85,7 @@ def _open_closed_streams() -> None:
 
 def _message_of(error: Exception) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return str(message).removeprefix("Invalid value: ")
+    return str(message).removeprefix("Invalid value: ").replace(": Value error, ", ": ").removesuffix(".")
 
 
 def _command_of(error: Exception) -> str:

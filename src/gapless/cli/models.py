@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gapless.cli.options import JsonOption
+from gapless.cli.options import ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import table
 
@@ -25,7 +25,7 @@ class Row:
     problem: str | None
 
 
-def models(json: JsonOption = False) -> int:
+def models(json: ReportJsonOption = False) -> int:
     """List the models that can be loaded by name. A folder with a checkpoint can be given instead of a name."""
     from gapless.models.registry import available
 

@@ -48,7 +48,13 @@ DeviceOption = Annotated[
     str, typer.Option("--device", metavar="DEVICE", rich_help_panel=RUN, help="Where to compute: auto or cpu.")
 ]
 DTypeOption = Annotated[
-    DTypeChoice, typer.Option("--dtype", rich_help_panel=RUN, help="Number format; auto is the device's own choice.")
+    DTypeChoice,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        rich_help_panel=RUN,
+        help="Number format: float32, bfloat16, float16, or auto, which is float32 on a CPU.",
+    ),
 ]
 DepthOption = Annotated[
     int,
@@ -68,7 +74,10 @@ MaxObjectsOption = Annotated[
 TemperatureOption = Annotated[
     float | None,
     typer.Option(
-        "--temperature", metavar="T", rich_help_panel=SAMPLE, help="0 takes the likeliest token; more is bolder."
+        "--temperature",
+        metavar="T",
+        rich_help_panel=SAMPLE,
+        help="0 takes the likeliest token; more is bolder. Not given: the model's own.",
     ),
 ]
 TopPOption = Annotated[
@@ -94,8 +103,16 @@ LengthOption = Annotated[LengthChoice, typer.Option("--length", rich_help_panel=
 JsonOption = Annotated[
     bool, typer.Option("--json", rich_help_panel=SHOW, help="One JSON object a picture, with all the library returns.")
 ]
+ReportJsonOption = Annotated[
+    bool, typer.Option("--json", rich_help_panel=SHOW, help="JSON instead of text, one object a line.")
+]
 StreamOption = Annotated[
-    bool, typer.Option("--stream", rich_help_panel=SHOW, help="Print the answer as it comes; one picture only.")
+    bool,
+    typer.Option(
+        "--stream",
+        rich_help_panel=SHOW,
+        help="Print the answer as it comes; one picture only. With --json, one object a piece.",
+    ),
 ]
 DrawOption = Annotated[
     str | None,
