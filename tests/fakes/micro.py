@@ -71,7 +71,7 @@ def micro_config(max_context: int = 192) -> dict[str, Any]:
             "start_ground_points_id": 7,
             "end_ground_id": 9,
             "templates": {
-                "caption": {"short": [1, 30, 2, 31, 3], "normal": [1, 30, 2, 32, 3], "long": [1, 30, 2, 33, 3]},
+                "caption": {length: [1, 30, 2, *_spelled(length), 3] for length in ("short", "normal", "long")},
                 "query": {"prefix": [1, 34, 2], "suffix": [3]},
                 "detect": {"prefix": [1, 35, 2], "suffix": [3]},
                 "point": {"prefix": [1, 36, 2], "suffix": [3]},
@@ -79,6 +79,11 @@ def micro_config(max_context: int = 192) -> dict[str, Any]:
             },
         },
     }
+
+
+def _spelled(word: str) -> list[int]:
+    """A word's letters as ids of `micro_tokenizer`."""
+    return [RESERVED + ord(letter) - 33 for letter in word]
 
 
 def micro_tensors(config: dict[str, Any], seed: int = 0, end_bias: float = 2.0) -> dict[str, Tensor]:

@@ -2,13 +2,19 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import gapless
 from gapless.constrain.table import build_table
 from gapless.errors import InvalidCheckpoint
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.templates import GPT2, HABITS, Templates
+from gapless.skills.base import check_tokenizer
+from gapless.skills.tokenizer import Tokenizer
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "golden"
 
 # From the published checkpoints: captions short, normal, long; then prefix and suffix by skill.
 STARMIE = {
@@ -101,3 +107,14 @@ def test_a_skill_that_a_config_leaves_out_is_missing():
     assert t.query is not None
     assert t.point is t.detect is t.segment is None
     assert t.captions == {}
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    """A foreign tokenizer loads and answers nonsense; the caption templates tell."""
+    folder = DATA / "moondream2-2025-06-21-a"
+    templates = Templates.of(read_config(json.loads((folder / "config.json").read_text())))
+    own = Tokenizer.from_file(folder / "tokenizer.json", templates.ids.all())
+    check_tokenizer(templates, own)
+    glints = Path(gapless.__file__).parent / "assets" / "glint" / "tokenizer.json"
+    with pytest.raises(InvalidCheckpoint, match="starmie"):
+        check_tokenizer(templates, Tokenizer.from_file(glints, templates.ids.all()))

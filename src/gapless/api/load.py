@@ -15,7 +15,7 @@ from gapless.errors import InvalidRequest, shown
 from gapless.images.crops import CropSpec
 from gapless.models.moondream.config import VisionConfig
 from gapless.models.moondream.templates import Templates
-from gapless.skills.base import SkillContext
+from gapless.skills.base import SkillContext, check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -72,9 +72,11 @@ def assemble(loaded: Loaded, config: EngineConfig, host: HostDeviceConfig, limit
     from gapless.device.host import HostDevice
 
     templates = Templates.of(loaded.config)
+    tokenizer = Tokenizer.from_file(loaded.tokenizer_path, templates.ids.all())
+    check_tokenizer(templates, tokenizer)
     context = SkillContext(
         templates=templates,
-        tokenizer=Tokenizer.from_file(loaded.tokenizer_path, templates.ids.all()),
+        tokenizer=tokenizer,
         prefix=loaded.model.prefix,
         max_context=loaded.model.max_context,
         name=loaded.name,
