@@ -130,7 +130,7 @@ class HashModel:
     def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: HashCache) -> Tensor:
         """int64 [T, 2] -> hidden int64 [T, 2]: all tokens write a layer before any reads it."""
         assert torch.equal(x[:, 1], self._pair(x[:, 0])[:, 1]), "the two halves of an embedding were torn apart"
-        tables = tables[:, : int(positions.max()) // cache.page_size + 1]
+        tables = tables[:, : int(positions.max()) // cache.page_size + 1].expand(len(positions), -1)
         cache.write(0, positions, tables, _layer_one(x, positions))
         h1 = cache.total(0, positions, tables, lang.SALT_H1)
         cache.write(1, positions, tables, _layer_two(x, positions, h1))

@@ -25,11 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gapless.kernels.base import KEY_BLOCK
+
 ROWS = 16
 """Rows of every GEMM over tokens; shorter runs are padded with zero rows."""
-
-KEY_BLOCK = 64
-"""Keys per attention block. Page sizes divide it or are multiples of it."""
 
 LN_EPS = 1e-5
 
@@ -49,6 +48,11 @@ class Paging:
     gather: Tensor
     hidden: Tensor
     room: tuple[Tensor, Tensor]
+
+
+def pieces(tokens: int, tables: int) -> list[slice]:
+    """Pieces of `ROWS` tokens, whether or not they share a page table."""
+    return [slice(first, min(first + ROWS, tokens)) for first in range(0, tokens, ROWS)]
 
 
 def by_rows(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -99,12 +103,13 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def paging(positions: Tensor, tables: Tensor, keys: Tensor) -> Paging:
-    """Work out cells and visible keys for tokens at `positions` int64 [T] with page tables int64 [T, n].
+    """Work out cells and visible keys for tokens at `positions` int64 [T] with page tables int64 [T, n] or [1, n].
 
     `keys` is any layer's cache [pages + 1, H, page_size, D]; its last page is zero and belongs to nobody. Reads the
     longest position on the host: free on a CPU; a kernel set for a GPU must not do that.
     """
     pages, heads, page_size, d = keys.shape
+    tables = tables.expand(positions.shape[0], -1)
     count = _whole_blocks(int(positions.max()) + 1, page_size)
     column = positions // page_size
     columns = torch.arange(count // page_size, device=tables.device)
@@ -123,6 +128,11 @@ def _whole_blocks(keys: int, page_size: int) -> int:
     """Round a number of keys up to whole key blocks and whole pages."""
     unit = math.lcm(KEY_BLOCK, page_size)
     return -(-keys // unit) * unit
+
+
+def cells(at: Paging) -> tuple[Tensor, Tensor]:
+    """(page, offset) int64 [T] each: where the tokens of `paging` write."""
+    return at.cell
 
 
 def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gapless.errors import InvalidRequest
-from gapless.kernels.reference import KEY_BLOCK
+from gapless.kernels.base import KEY_BLOCK
 from gapless.models.moondream.config import TextConfig
 
 
@@ -37,5 +37,6 @@ class PagedKV:
 
     def poison(self, pages: tuple[int, ...]) -> None:
         """Fill pages with NaN in all layers, so that a stale read shows."""
-        self.keys[:, list(pages)] = torch.nan
-        self.values[:, list(pages)] = torch.nan
+        for page in pages:  # one by one: a list of numbers would be an index made on the host
+            self.keys[:, page] = torch.nan
+            self.values[:, page] = torch.nan

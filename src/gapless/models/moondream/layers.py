@@ -1,13 +1,17 @@
-"""The three layers everything is made of: each picks its tensors by name and is called on activations."""
+"""The three layers everything is made of: each picks its tensors by name and is called on activations.
+
+They compute with the kernels they are given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from gapless.kernels import reference as kernels
+from gapless.kernels.base import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +20,16 @@ class Linear:
 
     weight: Tensor
     bias: Tensor
+    kernels: Kernels[Any]
 
     @classmethod
-    def take(cls, tensors: Mapping[str, Tensor], name: str) -> Linear:
+    def take(cls, tensors: Mapping[str, Tensor], name: str, kernels: Kernels[Any]) -> Linear:
         """Pick `name.weight` and `name.bias`."""
-        return cls(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+        return cls(tensors[f"{name}.weight"], tensors[f"{name}.bias"], kernels)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        return kernels.linear(x, self.weight, self.bias)
+        return self.kernels.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +38,16 @@ class Norm:
 
     weight: Tensor
     bias: Tensor
+    kernels: Kernels[Any]
 
     @classmethod
-    def take(cls, tensors: Mapping[str, Tensor], name: str) -> Norm:
+    def take(cls, tensors: Mapping[str, Tensor], name: str, kernels: Kernels[Any]) -> Norm:
         """Pick `name.weight` and `name.bias`."""
-        return cls(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+        return cls(tensors[f"{name}.weight"], tensors[f"{name}.bias"], kernels)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        return kernels.layer_norm(x, self.weight, self.bias)
+        return self.kernels.layer_norm(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +56,14 @@ class Mlp:
 
     fc1: Linear
     fc2: Linear
+    kernels: Kernels[Any]
 
     @classmethod
-    def take(cls, tensors: Mapping[str, Tensor], name: str) -> Mlp:
+    def take(cls, tensors: Mapping[str, Tensor], name: str, kernels: Kernels[Any]) -> Mlp:
         """Pick `name.fc1` and `name.fc2`."""
-        return cls(Linear.take(tensors, f"{name}.fc1"), Linear.take(tensors, f"{name}.fc2"))
+        fc1, fc2 = (Linear.take(tensors, f"{name}.{part}", kernels) for part in ("fc1", "fc2"))
+        return cls(fc1, fc2, kernels)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        return self.fc2(kernels.gelu_tanh(self.fc1(x)))
+        return self.fc2(self.kernels.gelu_tanh(self.fc1(x)))

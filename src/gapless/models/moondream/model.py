@@ -1,17 +1,20 @@
 """A Moondream 2 model: the tower, the decoder and the region module behind the `Model` protocol.
 
-Every method that works on tokens does so in chunks of a fixed number of rows (see `kernels.reference`), so in float32 a
-row's result is the same bits alone or among others, decoded or prefilled again, as long as torch's thread count stays.
+It computes with one set of kernels, given when it is made. With the reference, and with a fixed number of rows on a
+GPU, every method that works on tokens does so in chunks of that many rows, so in float32 a row's result is the same
+bits alone or among others, decoded or prefilled again (on a CPU: as long as torch's thread count stays).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gapless.kernels import reference as kernels
+from gapless.kernels.base import Kernels
+from gapless.kernels.choose import choose
 from gapless.models.base import KVCache
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import MoondreamConfig
@@ -21,13 +24,16 @@ from gapless.models.moondream.vision import VisionTower
 
 
 class Moondream:
-    """Weights and functions; see `models.base.Model` for the contract."""
+    """Weights and functions; see `models.base.Model` for the contract. `kernels` None: those of the weights' device."""
 
-    def __init__(self, config: MoondreamConfig, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: MoondreamConfig, tensors: Mapping[str, Tensor], kernels: Kernels[Any] | None = None
+    ) -> None:
         self.config = config
-        self.vision = VisionTower(config.vision, tensors)
-        self.text = TextDecoder(config.text, tensors)
-        self.region = Region(tensors)
+        self.kernels = kernels or choose(tensors["text.wte"].device)
+        self.vision = VisionTower(config.vision, tensors, self.kernels)
+        self.text = TextDecoder(config.text, tensors, self.kernels)
+        self.region = Region(tensors, self.kernels)
         self.vocab = config.text.vocab_size
         self.prefix = config.text.prefix_attn
         self.max_context = config.text.max_context
@@ -56,13 +62,13 @@ class Moondream:
         """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token."""
         tokenizer = self.config.tokenizer
         given = values[:, :1] >= 0
-        coords = kernels.by_rows(self.region.coord_embedding, values[:, :1])
-        sizes = kernels.by_rows(self.region.size_embedding, values)
+        coords = self.kernels.by_rows(self.region.coord_embedding, values[:, :1])
+        sizes = self.kernels.by_rows(self.region.size_embedding, values)
         x = torch.where(given & (ids == tokenizer.coord_id)[:, None], coords, self.text.wte[ids])
         return torch.where(given & (ids == tokenizer.size_id)[:, None], sizes, x)
 
     def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
-        """x [T, dim], positions int64 [T], tables int64 [T, n] -> hidden [T, dim], before the final norm.
+        """x [T, dim], positions int64 [T], tables int64 [T, n] or [1, n] -> hidden [T, dim], before the final norm.
 
         Tokens of one sequence come in ascending position.
         """
@@ -70,15 +76,15 @@ class Moondream:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, vocab]."""
-        return kernels.by_rows(self.text.logits, hidden)
+        return self.kernels.by_rows(self.text.logits, hidden)
 
     def coord_value(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T], the decoded coordinate in 0..1."""
-        return kernels.by_rows(self.region.coord_value, hidden)
+        return self.kernels.by_rows(self.region.coord_value, hidden)
 
     def size_value(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, 2], decoded (width, height) in 0..1."""
-        return kernels.by_rows(self.region.size_value, hidden)
+        return self.kernels.by_rows(self.region.size_value, hidden)
 
 
 def _own(cache: KVCache) -> PagedKV:

@@ -7,38 +7,40 @@ the decoded value, not its bin. Features follow the order of roundings of the pa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
-from gapless.kernels import reference as kernels
+from gapless.kernels.base import Kernels
 from gapless.models.moondream.layers import Linear, Mlp
 
 
 class Region:
     """The four heads with their weights."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], kernels: Kernels[Any]) -> None:
+        self.kernels = kernels
         self.coord_features = tensors["region.coord_features"]
         self.size_features = tensors["region.size_features"]
-        self.coord_encoder = Linear.take(tensors, "region.coord_encoder")
-        self.size_encoder = Linear.take(tensors, "region.size_encoder")
-        self.coord_decoder = Mlp.take(tensors, "region.coord_decoder")
-        self.size_decoder = Mlp.take(tensors, "region.size_decoder")
+        self.coord_encoder = Linear.take(tensors, "region.coord_encoder", kernels)
+        self.size_encoder = Linear.take(tensors, "region.size_encoder", kernels)
+        self.coord_decoder = Mlp.take(tensors, "region.coord_decoder", kernels)
+        self.size_decoder = Mlp.take(tensors, "region.size_decoder", kernels)
 
     def coord_embedding(self, values: Tensor) -> Tensor:
         """Float32 [T, 1] -> [T, dim]."""
-        return self.coord_encoder(kernels.fourier_features(values, self.coord_features))
+        return self.coord_encoder(self.kernels.fourier_features(values, self.coord_features))
 
     def size_embedding(self, values: Tensor) -> Tensor:
         """Float32 [T, 2], (width, height) -> [T, dim]."""
-        return self.size_encoder(kernels.fourier_features(values, self.size_features))
+        return self.size_encoder(self.kernels.fourier_features(values, self.size_features))
 
     def coord_value(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T]: the likeliest bin's coordinate."""
         scores = self.coord_decoder(hidden)
-        return kernels.coord_of_bin(scores.argmax(dim=-1), scores.shape[-1])
+        return self.kernels.coord_of_bin(scores.argmax(dim=-1), scores.shape[-1])
 
     def size_value(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T, 2]: the likeliest (width, height)."""
         scores = self.size_decoder(hidden).view(hidden.shape[0], 2, -1)
-        return kernels.size_of_bin(scores.argmax(dim=-1), scores.shape[-1])
+        return self.kernels.size_of_bin(scores.argmax(dim=-1), scores.shape[-1])

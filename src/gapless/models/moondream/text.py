@@ -1,19 +1,20 @@
 """The decoder: blocks of one LayerNorm feeding attention and feed-forward side by side, over a paged KV cache.
 
 In: embeddings with positions and page tables, or a picture block. Out: hidden states before the final norm. Tokens go
-through in chunks of `kernels.ROWS` rows whatever their number, so a token's result does not depend on its neighbours;
-the rows that fill a chunk up take part in GEMMs alone and touch no page.
+through in the pieces that the kernels ask for; rows that fill a piece up take part in GEMMs alone and touch no page.
+Every shape follows from the shapes of the inputs, and nothing here reads a tensor on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gapless.kernels import reference as kernels
+from gapless.kernels.base import Kernels
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import TextConfig
 from gapless.models.moondream.layers import Linear, Mlp, Norm
@@ -29,47 +30,50 @@ class TextBlock:
     mlp: Mlp
 
     @classmethod
-    def take(cls, tensors: Mapping[str, Tensor], name: str) -> TextBlock:
+    def take(cls, tensors: Mapping[str, Tensor], name: str, kernels: Kernels[Any]) -> TextBlock:
         """Pick the layer's tensors."""
         return cls(
-            ln=Norm.take(tensors, f"{name}.ln"),
-            qkv=Linear.take(tensors, f"{name}.attn.qkv"),
-            proj=Linear.take(tensors, f"{name}.attn.proj"),
-            mlp=Mlp.take(tensors, f"{name}.mlp"),
+            ln=Norm.take(tensors, f"{name}.ln", kernels),
+            qkv=Linear.take(tensors, f"{name}.attn.qkv", kernels),
+            proj=Linear.take(tensors, f"{name}.attn.proj", kernels),
+            mlp=Mlp.take(tensors, f"{name}.mlp", kernels),
         )
 
 
 class TextDecoder:
     """The word table, the blocks and the head, with their weights."""
 
-    def __init__(self, config: TextConfig, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: TextConfig, tensors: Mapping[str, Tensor], kernels: Kernels[Any]) -> None:
         self.config = config
+        self.kernels = kernels
         self.wte = tensors["text.wte"]
-        self.blocks = [TextBlock.take(tensors, f"text.blocks.{i}") for i in range(config.n_layers)]
-        self.post_ln = Norm.take(tensors, "text.post_ln")
-        self.lm_head = Linear.take(tensors, "text.lm_head")
+        self.blocks = [TextBlock.take(tensors, f"text.blocks.{i}", kernels) for i in range(config.n_layers)]
+        self.post_ln = Norm.take(tensors, "text.post_ln", kernels)
+        self.lm_head = Linear.take(tensors, "text.lm_head", kernels)
         self.cos, self.sin = kernels.rope_tables(
             config.max_context, config.rotary_dims, config.rope_theta, self.wte.device
         )
 
     def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV) -> Tensor:
-        """x [T, dim], positions int64 [T], tables int64 [T, n] -> hidden [T, dim].
+        """x [T, dim], positions int64 [T], tables int64 [T, n] or, for one sequence, [1, n] -> hidden [T, dim].
 
-        Chunks run one after the other: tokens of one sequence come in ascending position.
+        Pieces run one after the other: tokens of one sequence come in ascending position.
         """
-        chunks = (slice(first, first + kernels.ROWS) for first in range(0, x.shape[0], kernels.ROWS))
-        return torch.cat([self._chunk(x[c], positions[c], tables[c], cache) for c in chunks])
+        shared = tables.shape[0] == 1
+        pieces = self.kernels.pieces(x.shape[0], tables.shape[0])
+        done = [self._piece(x[p], positions[p], tables if shared else tables[p], cache) for p in pieces]
+        return done[0] if len(done) == 1 else torch.cat(done)
 
-    def _chunk(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV) -> Tensor:
-        """At most `ROWS` tokens through all layers; each layer writes all its keys before it attends."""
-        real = x.shape[0]
+    def _piece(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV) -> Tensor:
+        """One piece through all layers; each layer writes all its keys before it attends."""
+        real, kernels = x.shape[0], self.kernels
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x = kernels.pad_rows(x)
         for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
             n = block.ln(x)
             q, k, v = self._rotated(block.qkv(n)[:real], cos, sin)
-            kernels.write_kv(k, v, keys, values, at.cell)
+            kernels.write_kv(k, v, keys, values, kernels.cells(at))
             seen = kernels.pad_rows(kernels.attend(q, keys, values, at).flatten(1))
             x = x + block.proj(seen) + block.mlp(n)
         return x[:real]
@@ -82,8 +86,8 @@ class TextDecoder:
         for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
             n = block.ln(x)
             q, k, v = self._rotated(block.qkv(n), cos, sin)
-            kernels.write_kv(k, v, keys, values, cell)
-            seen = kernels.attend_block(q[None], k[None], v[None])[0].flatten(1)
+            self.kernels.write_kv(k, v, keys, values, cell)
+            seen = self.kernels.attend_block(q[None], k[None], v[None])[0].flatten(1)
             x = x + block.proj(seen) + block.mlp(n)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -92,5 +96,7 @@ class TextDecoder:
 
     def _rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[T, 3 * dim] -> rotated q, rotated k, v, each [T, H, D]."""
-        q, k, v = qkv.view(qkv.shape[0], 3, self.config.n_heads, -1).unbind(1)
-        return kernels.rope(q, cos, sin), kernels.rope(k, cos, sin), v
+        heads = self.config.n_heads
+        parts = qkv.view(qkv.shape[0], 3 * heads, -1)
+        turned = self.kernels.rope(parts[:, : 2 * heads], cos, sin)
+        return turned[:, :heads], turned[:, heads:], parts[:, 2 * heads :]

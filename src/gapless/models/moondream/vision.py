@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gapless.kernels import reference as kernels
+from gapless.kernels.base import Kernels
 from gapless.models.moondream.config import VisionConfig
 from gapless.models.moondream.layers import Linear, Mlp, Norm
 
@@ -28,45 +29,48 @@ class VisionBlock:
     ln2: Norm
     mlp: Mlp
     heads: int
+    kernels: Kernels[Any]
 
     @classmethod
-    def take(cls, tensors: Mapping[str, Tensor], name: str, heads: int) -> VisionBlock:
+    def take(cls, tensors: Mapping[str, Tensor], name: str, heads: int, kernels: Kernels[Any]) -> VisionBlock:
         """Pick the layer's tensors."""
         return cls(
-            ln1=Norm.take(tensors, f"{name}.ln1"),
-            qkv=Linear.take(tensors, f"{name}.attn.qkv"),
-            proj=Linear.take(tensors, f"{name}.attn.proj"),
-            ln2=Norm.take(tensors, f"{name}.ln2"),
-            mlp=Mlp.take(tensors, f"{name}.mlp"),
+            ln1=Norm.take(tensors, f"{name}.ln1", kernels),
+            qkv=Linear.take(tensors, f"{name}.attn.qkv", kernels),
+            proj=Linear.take(tensors, f"{name}.attn.proj", kernels),
+            ln2=Norm.take(tensors, f"{name}.ln2", kernels),
+            mlp=Mlp.take(tensors, f"{name}.mlp", kernels),
             heads=heads,
+            kernels=kernels,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, P, D] -> [n, P, D]: n crops of P patches."""
         n, patches, _ = x.shape
         q, k, v = self.qkv(self.ln1(x)).view(n, patches, 3, self.heads, -1).unbind(2)
-        x = x + self.proj(kernels.attend_block(q, k, v).flatten(2))
+        x = x + self.proj(self.kernels.attend_block(q, k, v).flatten(2))
         return x + self.mlp(self.ln2(x))
 
 
 class VisionTower:
     """The encoder and the projection, with their weights."""
 
-    def __init__(self, config: VisionConfig, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: VisionConfig, tensors: Mapping[str, Tensor], kernels: Kernels[Any]) -> None:
         self.config = config
-        self.patch_emb = Linear.take(tensors, "vision.patch_emb")
+        self.kernels = kernels
+        self.patch_emb = Linear.take(tensors, "vision.patch_emb", kernels)
         self.pos_emb = tensors["vision.pos_emb"]
         names = (f"vision.blocks.{i}" for i in range(config.enc_n_layers))
-        self.blocks = [VisionBlock.take(tensors, name, config.enc_n_heads) for name in names]
-        self.post_ln = Norm.take(tensors, "vision.post_ln")
-        self.proj_mlp = Mlp.take(tensors, "vision.proj_mlp")
+        self.blocks = [VisionBlock.take(tensors, name, config.enc_n_heads, kernels) for name in names]
+        self.post_ln = Norm.take(tensors, "vision.post_ln", kernels)
+        self.proj_mlp = Mlp.take(tensors, "vision.proj_mlp", kernels)
         self.levels = pixel_levels(self.pos_emb.dtype).to(self.pos_emb.device)
 
     def __call__(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Uint8 [1 + rows * columns, side, side, 3] and (rows, columns) -> [grid * grid, text dim], row by row."""
         grid = self.config.grid
         features = self.encode(crops).view(crops.shape[0], grid, grid, -1)
-        local = kernels.adaptive_average(stitch(features[1:], tiling, self.config.overlap_margin), grid)
+        local = self.kernels.adaptive_average(stitch(features[1:], tiling, self.config.overlap_margin), grid)
         return self.proj_mlp(torch.cat((features[0], local), dim=-1).flatten(0, 1))
 
     def encode(self, crops: Tensor) -> Tensor:

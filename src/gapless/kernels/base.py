@@ -1,0 +1,99 @@
+"""What a set of kernels offers: one signature per kernel, whoever implements it.
+
+A model is given one set when it is made and calls nothing else that computes. `reference` is such a set (a module),
+`graphed.Graphed` another; `choose` picks one by device. In and out are tensors of one device; sums, softmax and
+rotations run in float32 whatever the dtype. T is a number of tokens, H of heads, D a head's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+KEY_BLOCK = 64
+"""Page sizes divide it or are multiples of it: the reference attends over key blocks of this size."""
+
+P = TypeVar("P")
+"""What a set's `paging` hands to its `attend`; nobody else looks inside, but for `write_kv`'s cells."""
+
+
+class Kernels(Protocol[P]):
+    """A set of kernels. A token's result depends on that token's own inputs alone."""
+
+    def pieces(self, tokens: int, tables: int) -> list[slice]:
+        """How a forward of T tokens with that many page tables is cut: one piece after the other, none empty."""
+        ...
+
+    def by_rows(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a row-wise `f` to x [T, ...] with as many rows at a time as this set gives its GEMMs."""
+        ...
+
+    def pad_rows(self, x: Tensor) -> Tensor:
+        """Append zero rows to a piece x [T, ...] until it has as many rows as this set gives its GEMMs."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """LayerNorm over the last dimension, eps 1e-5. x [..., D] -> [..., D]."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """x [..., in] @ weight [out, in]^T + bias [out] -> [..., out]."""
+        ...
+
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), in float32, cast back. Any shape."""
+        ...
+
+    def rope_tables(self, length: int, dims: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and sines float32 [length, any] that `rope` takes rows of: angle = pos * theta^(-2i/dims)."""
+        ...
+
+    def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate the first dimensions of x [T, H, D] by table rows [T, any]; pairs are half the rotated width apart."""
+        ...
+
+    def paging(self, positions: Tensor, tables: Tensor, keys: Tensor) -> P:
+        """Work out, once for all layers, where tokens at `positions` int64 [T] write and what they see.
+
+        `tables` int64 [T, n], or [1, n] when all are one sequence's, in ascending position. `keys` is any layer's
+        cache [pages + 1, H, page_size, D]; its last page is zero and belongs to nobody.
+        """
+        ...
+
+    def cells(self, at: P) -> tuple[Tensor, Tensor]:
+        """(page, offset) int64 [T] each: where the tokens of `paging` write."""
+        ...
+
+    def write_kv(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> None:
+        """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset)."""
+        ...
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: P) -> Tensor:
+        """Paged attention: q [T, H, D] over a layer's cache -> [T, H, D]; each token sees positions 0..its own.
+
+        Everything else is selected away, never multiplied by zero. Scale 1/sqrt(D).
+        """
+        ...
+
+    def attend_block(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Bidirectional attention inside N blocks: q, k, v [N, T, H, D] -> [N, T, H, D]. Scale 1/sqrt(D)."""
+        ...
+
+    def adaptive_average(self, x: Tensor, side: int) -> Tensor:
+        """Average x [R, C, D] to [side, side, D], in float32, rounded to x's dtype once."""
+        ...
+
+    def fourier_features(self, values: Tensor, frequencies: Tensor) -> Tensor:
+        """Cosines, then sines, of (2 pi values) @ frequencies. values [T, d], frequencies [d, n] -> [T, 2n]."""
+        ...
+
+    def coord_of_bin(self, bins: Tensor, count: int) -> Tensor:
+        """Coordinate bins int64 [...] of `count` -> float32 values bin / count."""
+        ...
+
+    def size_of_bin(self, bins: Tensor, count: int) -> Tensor:
+        """Size bins int64 [...] of `count` -> float32 values 2^(10 bin / (count - 1) - 10)."""
+        ...

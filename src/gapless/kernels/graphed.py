@@ -1,0 +1,169 @@
+"""Plain-torch kernels for a GPU: a CUDA graph can hold them, and nothing in them asks the device for a number.
+
+In and out as in `kernels.base`. Invariants: every shape, and so every launch, follows from the shapes of the inputs; no
+tensor is read on the host and none is made from host data; what a token sees is selected with masks, so pages may hold
+NaN. Page tables may be narrower than the longest context, as long as every token's own page is in them: what is
+gathered is as wide as the table, so a graph fixes its cost by the table it is given.
+
+GEMMs run with as many rows as come (a step's bucket, a prompt's tokens). With `rows` they run with that many, always,
+and so does attention: in float32 a token's result is then the same bits in whatever company, decoded or prefilled
+again, as far as the GEMM library keeps its promise for one shape, and as long as page tables have one width. That is
+for tests of equality. They also need TF32 off (the device room sees to it).
+
+Memory: the keys, then the values, of one layer are gathered into one room that all layers share, 4 KiB a position and
+row for 32 heads of 64 in bfloat16: 512 MiB for 64 rows of 2048 positions. Scores are small beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gapless.kernels import reference
+
+ROWS_AT_ONCE = 128
+"""Most tokens of a piece with a page table each: it bounds what is gathered."""
+
+PROMPT_AT_ONCE = 512
+"""Most tokens of a piece that shares one page table: it bounds the scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where T tokens write and what they see. G page tables, each with Q = T / G tokens (padded, with fixed rows).
+
+    `cell`: (page, offset) of each token, int64 [T]. `gather` int64 [G * H * n]: rows of a cache viewed as
+    [pages * H, page_size * D]; columns after the one of a table's last token are the cache's zero page. `edge` int64
+    [G * H]: which of those rows hold that column; `after` bool [G, 1, page_size, 1]: its offsets after the last token.
+    `hidden` bool [G, 1, Q, n * page_size]: keys after a token's own position. `room`: where keys, then values, are
+    gathered, [G * H * n, page_size * D] in the cache's dtype.
+    """
+
+    cell: tuple[Tensor, Tensor]
+    gather: Tensor
+    edge: Tensor
+    after: Tensor
+    hidden: Tensor
+    room: Tensor
+
+
+class Graphed:
+    """The set of kernels. `rows` None: as many rows in a GEMM as there are; a number: always that many."""
+
+    layer_norm = staticmethod(reference.layer_norm)
+    linear = staticmethod(reference.linear)
+    write_kv = staticmethod(reference.write_kv)
+    attend_block = staticmethod(reference.attend_block)
+    adaptive_average = staticmethod(reference.adaptive_average)
+    fourier_features = staticmethod(reference.fourier_features)
+    coord_of_bin = staticmethod(reference.coord_of_bin)
+    size_of_bin = staticmethod(reference.size_of_bin)
+
+    def __init__(self, rows: int | None = None) -> None:
+        if rows is not None and rows < 1:
+            raise ValueError(f"rows is {rows}: give at least 1, or None for as many as there are")
+        self.rows = rows
+
+    def pieces(self, tokens: int, tables: int) -> list[slice]:
+        """Pieces of `rows` tokens, else of as many as fit in memory: a step is one piece, and so are most prompts."""
+        longest = self.rows or (PROMPT_AT_ONCE if tables == 1 else ROWS_AT_ONCE)
+        return [slice(first, min(first + longest, tokens)) for first in range(0, tokens, longest)]
+
+    def by_rows(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a row-wise `f` to x [T, ...]: at once, or in chunks of exactly `rows`."""
+        if self.rows is None:
+            return f(x)
+        chunks = [f(self.pad_rows(chunk)) for chunk in torch.split(x, self.rows)]
+        return torch.cat(chunks)[: x.shape[0]]
+
+    def pad_rows(self, x: Tensor) -> Tensor:
+        """Append zero rows to x [T <= rows, ...] until it has `rows`; x itself if any number will do."""
+        if self.rows is None:
+            return x
+        padded = x.new_zeros((self.rows, *x.shape[1:]))
+        padded[: x.shape[0]] = x
+        return padded
+
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """torch's own: one kernel, which computes in float32 and treats every element alike on a GPU."""
+        return F.gelu(x, approximate="tanh")
+
+    def rope_tables(self, length: int, dims: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines float32 [length, dims]: a rotated x is x * cos + swapped(x) * sin."""
+        cos, sin = reference.rope_tables(length, dims, theta, device)
+        return torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1)
+
+    def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate the first 2r of D dimensions of x [T, H, D] by cos, sin float32 [T, 2r]; pairs are (i, i + r)."""
+        width = cos.shape[-1]
+        turning, rest = x[..., :width], x[..., width:]
+        swapped = torch.cat((turning[..., width // 2 :], turning[..., : width // 2]), dim=-1)
+        turned = turning * cos[:, None] + swapped * sin[:, None]
+        return torch.cat((turned.to(x.dtype), rest), dim=-1)
+
+    def paging(self, positions: Tensor, tables: Tensor, keys: Tensor) -> Reach:
+        """See `Kernels.paging`. With fixed rows every token has a table of its own, and the last token fills up."""
+        pages, heads, page_size, d = keys.shape
+        page = tables.gather(1, (positions // page_size).view(tables.shape[0], -1)).flatten()
+        cell = page, positions % page_size
+        if self.rows is not None:
+            filled = torch.arange(self.rows, device=positions.device).clamp(max=positions.shape[0] - 1)
+            tables, positions = tables.expand(positions.shape[0], -1)[filled], positions[filled]
+        groups, columns = tables.shape
+        own = positions.view(groups, -1, 1)
+        last, offset = own[:, -1] // page_size, own[:, -1] % page_size
+        column = torch.arange(columns, device=tables.device)
+        seen = tables.masked_fill(column > last, pages - 1)
+        head = torch.arange(heads, device=tables.device)
+        gather = (seen[:, None, :] * heads + head[:, None]).flatten()
+        group = torch.arange(groups, device=tables.device)
+        return Reach(
+            cell=cell,
+            gather=gather,
+            edge=((group[:, None] * heads + head) * columns + last).flatten(),
+            after=(torch.arange(page_size, device=tables.device) > offset)[:, None, :, None],
+            hidden=(torch.arange(columns * page_size, device=tables.device) > own)[:, None],
+            room=keys.new_empty(gather.shape[0], page_size * d),
+        )
+
+    def cells(self, at: Reach) -> tuple[Tensor, Tensor]:
+        """(page, offset) int64 [T] each."""
+        return at.cell
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: Reach) -> Tensor:
+        """See `Kernels.attend`. Scores and softmax in float32, weights rounded to the model's dtype."""
+        t, h, d = q.shape
+        groups, _, queries, reach = at.hidden.shape
+        q = self.pad_rows(q).view(groups, queries, h, d).transpose(1, 2).reshape(-1, queries, d)
+        k = _gather(keys, at).view(-1, reach, d)
+        scores = _product(q, k.transpose(1, 2)).view(groups, h, queries, reach)
+        scores = scores.mul_(1.0 / math.sqrt(d)).masked_fill_(at.hidden, -math.inf)
+        weights = torch.softmax(scores, dim=-1).to(q.dtype).view(-1, queries, reach)
+        v = _gather(values, at)
+        _clear_edge(v, at, h)
+        out = torch.bmm(weights, v.view(-1, reach, d)).view(groups, h, queries, d)
+        return out.transpose(1, 2).reshape(-1, h, d)[:t]
+
+
+def _gather(cache: Tensor, at: Reach) -> Tensor:
+    """Copy what G tables reach of a layer's keys or values into the room; what was there is overwritten."""
+    return torch.index_select(cache.view(-1, at.room.shape[1]), 0, at.gather, out=at.room)
+
+
+def _clear_edge(v: Tensor, at: Reach, heads: int) -> None:
+    """Zero what follows each table's last token in the page it stands in: never written, or another life's."""
+    groups, _, page_size, _ = at.after.shape
+    edge = v.index_select(0, at.edge).view(groups, heads, page_size, -1)
+    v.index_copy_(0, at.edge, edge.masked_fill(at.after, 0.0).view(groups * heads, -1))
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Batched a [N, Q, D] @ b [N, D, K] in float32: half types are summed and kept wide."""
+    if a.is_cuda and a.dtype is not torch.float32:
+        return torch.bmm(a, b, out_dtype=torch.float32)
+    return torch.bmm(a.float(), b.float())
