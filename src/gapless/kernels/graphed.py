@@ -164,6 +164,6 @@ def _clear_edge(v: Tensor, at: Reach, heads: int) -> None:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """Batched a [N, Q, D] @ b [N, D, K] in float32: half types are summed and kept wide."""
-    if a.is_cuda and a.dtype is not torch.float32:
-        return torch.bmm(a, b, out_dtype=torch.float32)
-    return torch.bmm(a.float(), b.float())
+    if a.dtype is torch.float32 or a.device.type == "cpu":  # a CPU has no product with a wider result
+        return torch.bmm(a.float(), b.float())
+    return torch.bmm(a, b, out_dtype=torch.float32)

@@ -12,13 +12,15 @@ import torch
 
 from gapless.config import DType
 from gapless.errors import GaplessError, InvalidRequest
+from gapless.kernels.choose import choose
 from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.random_weights import NEVER_ENDS, SIZES, random_config, random_tensors
 from gapless.models.moondream.weights_map import PREFIX, tensor_shapes
 from gapless.weights.checkpoint import read_tensors
-from gapless.weights.folder import find_files, read_json
-from gapless.weights.hub import BUNDLED, locate
+from gapless.weights.folder import TOKENIZER, find_files, read_json
+from gapless.weights.hub import ASSETS, BUNDLED, locate
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -49,20 +51,48 @@ class Available:
 
 
 def load_model(
-    name_or_folder: str | Path, device: str | torch.device = "cpu", dtype: DType = "auto", revision: str | None = None
+    name_or_folder: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: DType = "auto",
+    revision: str | None = None,
+    exact: bool = False,
 ) -> Loaded:
     """Load a bundled model, a folder, or a hub id onto `device`.
 
-    `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another float type are converted. Raises
-    `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a device or dtype that does not exist.
+    `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another float type are converted. `exact`
+    fixes the rows of every GEMM on a GPU (`kernels.choose`). Raises `ModelNotFound`, `InvalidCheckpoint`, or
+    `InvalidRequest` for a device or dtype that does not exist.
     """
     where, kind = _device(device), _dtype(device, dtype)
     located = locate(name_or_folder, revision)
     files = find_files(located.folder)
     config = read_config(read_json(files.config))
     tensors = read_tensors(files.weights, tensor_shapes(config), PREFIX, kind, where)
-    model = Moondream(config, tensors)
+    model = Moondream(config, tensors, choose(where, exact))
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision)
+
+
+def random_model(
+    size: str = SIZES[0],
+    device: str | torch.device = "cpu",
+    dtype: DType = "auto",
+    *,
+    seed: int = 0,
+    end_bias: float = NEVER_ENDS,
+    exact: bool = False,
+) -> Loaded:
+    """A model of random weights in one of `SIZES`, for timings and trials; its name says what it is.
+
+    Its tokenizer is glint's: what it is asked is encoded, what it answers is noise. `end_bias` is added to the end id's
+    logit, which is otherwise about standard normal like all others. `exact` as in `load_model`. Raises `InvalidRequest`
+    for a size, device or dtype that does not exist.
+    """
+    if size not in SIZES:
+        raise InvalidRequest(f"there is no random model {size!r}; use {' or '.join(SIZES)}.", param="model")
+    where, config = _device(device), random_config(size)
+    tensors = random_tensors(config, where, _dtype(device, dtype), seed, end_bias)
+    model = Moondream(config, tensors, choose(where, exact))
+    return Loaded(model, config, ASSETS / BUNDLED[0] / TOKENIZER, f"{size} (random weights)", config.revision)
 
 
 def available() -> list[Available]:
