@@ -48,17 +48,18 @@ class HashCache:
 
     def poison(self, pages: tuple[int, ...]) -> None:
         """Make every word of these pages `STALE`."""
-        self.words[list(pages)] = lang.STALE
+        for page in pages:
+            self.words[page] = lang.STALE
 
     def write(self, layer: int, positions: Tensor, tables: Tensor, words: Tensor) -> None:
         """Write one word per token at its position in its table."""
-        pages = tables[torch.arange(len(positions)), positions // self.page_size]
+        pages = tables.gather(1, (positions // self.page_size)[:, None])[:, 0]
         self.words[pages, positions % self.page_size, layer] = words
 
     def total(self, layer: int, positions: Tensor, tables: Tensor, salt: int) -> Tensor:
         """Hidden words [T] from the sums over positions 0..own; `STALE` where one of them was stale."""
         held = self.words[tables, :, layer].reshape(len(positions), -1)
-        places = torch.arange(held.shape[1])[None, :]
+        places = torch.arange(held.shape[1], device=held.device)[None, :]
         seen = places <= positions[:, None]
         hidden = mix((torch.where(seen, held, 0) * (2 * places + 1)).sum(dim=1) + signed(salt))
         stale = (seen & (held == lang.STALE)).any(dim=1)
@@ -67,7 +68,10 @@ class HashCache:
 
 @dataclass
 class HashModel:
-    """The hash language behind the model protocol. Immutable but for `cursed`."""
+    """The hash language behind the model protocol. Immutable but for `cursed`, which is set before a graph is captured.
+
+    On a GPU nothing here asks the device for a number, so that a CUDA graph can hold it.
+    """
 
     spec: HashSpec = field(default_factory=HashSpec)
     cursed: set[int] = field(default_factory=set)
@@ -92,27 +96,37 @@ class HashModel:
     def curse(self, hidden: Iterable[lang.Hidden]) -> None:
         """Let these contexts' scores be NaN from now on."""
         self.cursed.update(signed(lang.combined(pair)) for pair in hidden)
+        self._cursed = torch.tensor(sorted(self.cursed), dtype=torch.int64, device=self.device)
+
+    def page_bytes(self, page_size: int) -> int:
+        """Two words a position."""
+        return 16 * page_size
 
     def new_cache(self, pages: int, page_size: int) -> HashCache:
         """All pages stale."""
-        return HashCache(page_size, torch.full((pages, page_size, 2), lang.STALE, dtype=torch.int64))
+        words = torch.full((pages, page_size, 2), lang.STALE, dtype=torch.int64, device=self.device)
+        return HashCache(page_size, words)
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """uint8 [n, side, side, 3] -> int64 [prefix - 1, 2]."""
         assert crops.dtype == torch.uint8, f"crops must be uint8, not {crops.dtype}"
-        picture = lang.picture_word(crops.cpu().numpy(), tiling)
-        words = torch.tensor([signed(word) for word in lang.picture_words(self.spec, picture)], dtype=torch.int64)
-        return self._pair(words)
+        flat, place = crops.to(self.device).reshape(-1).long(), torch.arange(crops.numel(), device=self.device)
+        total = (flat * mix(place + signed(lang.SALT_PICTURE))).sum()
+        shape = crops.shape[0] * lang.PRIME_POS + tiling[0] * lang.PRIME_X + tiling[1] * lang.PRIME_H1
+        picture = mix(total + signed(shape))
+        place = torch.arange(self.prefix - 1, device=self.device)
+        return self._pair(mix(picture + place * signed(lang.PRIME_POS) + signed(lang.SALT_PICTURE)))
 
     def prefill_prefix(self, picture: Tensor, cache: HashCache, pages: Tensor) -> None:
         """Write BOS + picture at positions 0..prefix-1 of `pages`."""
-        bos = self.embed(torch.tensor([self.spec.rules.end]), torch.full((1, 2), -1.0))
+        first = torch.full((1,), self.spec.rules.end, device=self.device)
+        bos = self.embed(first, torch.full((1, 2), -1.0, device=self.device))
         x = torch.cat([bos, picture])
         count = len(x)
         assert count == self.prefix, f"the block has {count} positions, not {self.prefix}"
-        positions, tables = torch.arange(count), pages[None, :].expand(count, -1)
+        positions, tables = torch.arange(count, device=self.device), pages[None, :].expand(count, -1)
         cache.write(0, positions, tables, _layer_one(x, positions))
-        last = torch.full((count,), count - 1)
+        last = torch.full((count,), count - 1, device=self.device)
         h1 = cache.total(0, last, tables, lang.SALT_H1)
         cache.write(1, positions, tables, _layer_two(x, positions, h1))
 
@@ -128,19 +142,24 @@ class HashModel:
         return self._pair(torch.where(valued & (ids == rules.size), sizes, words))
 
     def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: HashCache) -> Tensor:
-        """int64 [T, 2] -> hidden int64 [T, 2]: all tokens write a layer before any reads it."""
-        assert torch.equal(x[:, 1], self._pair(x[:, 0])[:, 1]), "the two halves of an embedding were torn apart"
-        tables = tables[:, : int(positions.max()) // cache.page_size + 1].expand(len(positions), -1)
+        """int64 [T, 2] -> hidden int64 [T, 2]: all tokens write a layer before any reads it.
+
+        Tables int64 [T, n] or [1, n]. The two halves of an embedding belong together: a torn one becomes `STALE`.
+        """
+        tables = tables.expand(len(positions), -1)
+        if not positions.is_cuda:  # asks the device: fine on a CPU, never inside a graph
+            tables = tables[:, : int(positions.max()) // cache.page_size + 1]
         cache.write(0, positions, tables, _layer_one(x, positions))
         h1 = cache.total(0, positions, tables, lang.SALT_H1)
         cache.write(1, positions, tables, _layer_two(x, positions, h1))
         h2 = cache.total(1, positions, tables, lang.SALT_H2)
+        h2 = torch.where(x[:, 1] == self._pair(x[:, 0])[:, 1], h2, lang.STALE)
         return torch.stack([h2, h1], dim=1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """int64 [T, 2] -> float32 [T, vocab]; NaN where memory was stale or the context is cursed."""
         whole, vocab, rules = _combined(hidden), self.vocab, self.spec.rules
-        ids = torch.arange(vocab)
+        ids = torch.arange(vocab, device=hidden.device)
         drawn = mix(whole[:, None] + ids * signed(lang.PRIME_ID) + signed(lang.SALT_SCORE))
         units = _shift(drawn, 47) * vocab + (vocab - 1 - ids)
         units[:, rules.end] -= lang.END_HANDICAP
@@ -152,7 +171,7 @@ class HashModel:
         scores = (units.to(torch.float64) * lang.SCORE_UNIT).to(torch.float32)
         broken = hidden[:, 0] == lang.STALE
         if self.cursed:
-            broken = broken | torch.isin(whole, torch.tensor(sorted(self.cursed)))
+            broken = broken | (whole[:, None] == self._cursed).any(dim=1)
         return scores.masked_fill(broken[:, None], float("nan"))
 
     def coord_value(self, hidden: Tensor) -> Tensor:
@@ -169,6 +188,9 @@ class HashModel:
     @staticmethod
     def _pair(words: Tensor) -> Tensor:
         return torch.stack([words, mix(words + signed(lang.SALT_SECOND))], dim=1)
+
+    def __post_init__(self) -> None:
+        self._cursed = torch.tensor(sorted(self.cursed), dtype=torch.int64, device=self.device)
 
 
 def _layer_one(x: Tensor, positions: Tensor) -> Tensor:

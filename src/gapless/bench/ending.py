@@ -1,0 +1,87 @@
+"""A model whose answers end when the engine does not expect it.
+
+In: a model, and between which positions answers end. Out: the same model, but its end token is never likely until a
+drawn position, and certain from there on. The engine cannot know that position (the token limit is far away), so every
+end is a surprise, as with real answers, and makes zombies at depth 2.
+
+The position is drawn per page: a row is known by the page that holds its first own position after the picture block,
+which no other row has. The forward stamps the first hidden number of a token that stands at its end, the head reads the
+stamp. All of it is elementwise on the device: no sync, the same lines inside a CUDA graph; it adds a few small kernels
+to a step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gapless.models.base import KVCache, Model
+
+STAMP = 32768.0
+"""A hidden number no finite model gets near; exact in bfloat16."""
+CERTAIN = 30000.0
+NEVER = -30000.0
+
+
+class EndingModel:
+    """See the module. `low`, `high`: the token that follows position p is the end for the first p in low..high - 1
+    that the row's page drew."""
+
+    def __init__(self, model: Model, end: int, low: int, high: int, seed: int = 0) -> None:
+        self._model = model
+        self._end = end
+        self._between = (low, high)
+        self._seed = seed
+        self._ends = torch.zeros(0, dtype=torch.int64, device=model.device)
+        self._column = 0
+        self.vocab = model.vocab
+        self.prefix = model.prefix
+        self.max_context = model.max_context
+        self.device = model.device
+        self.dtype = model.dtype
+
+    def page_bytes(self, page_size: int) -> int:
+        """See `Model`."""
+        return self._model.page_bytes(page_size)
+
+    def new_cache(self, pages: int, page_size: int) -> KVCache:
+        """See `Model`. Draws every page's end. One cache at a time."""
+        generator = torch.Generator().manual_seed(self._seed)
+        ends = torch.randint(*self._between, (pages,), generator=generator)
+        ends[0] = self.max_context  # the scrap page's rows are done, and write nothing
+        self._ends = ends.to(self.device)
+        self._column = self.prefix // page_size
+        return self._model.new_cache(pages, page_size)
+
+    def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """See `Model`."""
+        return self._model.encode_picture(crops, tiling)
+
+    def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
+        """See `Model`."""
+        self._model.prefill_prefix(picture, cache, pages)
+
+    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """See `Model`."""
+        return self._model.embed(ids, values)
+
+    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
+        """See `Model`; the first hidden number of a token at or after its row's end is `STAMP`."""
+        hidden = self._model.forward(x, positions, tables, cache)
+        over = positions >= self._ends[tables[:, self._column].long()]
+        first = torch.where(over[:, None], STAMP, hidden[:, :1])
+        return torch.cat((first.to(hidden.dtype), hidden[:, 1:]), dim=1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Model`; the end is certain after a stamp and never likely without one."""
+        scores = self._model.logits(hidden)
+        over = hidden[:, :1] >= STAMP / 2
+        return torch.cat((scores[:, : self._end], torch.where(over, CERTAIN, NEVER), scores[:, self._end + 1 :]), dim=1)
+
+    def coord_value(self, hidden: Tensor) -> Tensor:
+        """See `Model`."""
+        return self._model.coord_value(hidden)
+
+    def size_value(self, hidden: Tensor) -> Tensor:
+        """See `Model`."""
+        return self._model.size_value(hidden)

@@ -1,0 +1,71 @@
+"""The host's part of a step: plan, launch and commit at several numbers of rows.
+
+In: a device (the null one, or a real one with a model of its own) and the numbers of rows. Out: one `HostPart` each,
+with how often the device's protocol was called a step, and, where a profiler looked, how many device API calls a launch
+made. Neither may grow with the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gapless.bench.null import NullDevice
+from gapless.bench.timed import Session
+from gapless.bench.wave import advance, questions, sum_up
+from gapless.config import EngineConfig
+from gapless.constrain.table import Rules, build_table
+from gapless.records import DeviceLimits
+
+ROWS = (1, 32, 64, 128)
+STEPS = 100
+MOST_TOKENS = 400
+RULES = Rules(vocab=256, end=0, answer=3, coord=5, size=6, mask_answer=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """Median milliseconds of one steady tick's parts; `wait_ms` includes what the host idles. `calls_per_step`: calls
+    of the device's protocol over decode steps; `api_calls`: device API calls of one launch, by name, None if not
+    looked at."""
+
+    device: str
+    rows: int
+    depth: int
+    plan_ms: float
+    launch_ms: float
+    wait_ms: float
+    commit_ms: float
+    calls_per_step: float
+    api_calls: dict[str, int] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+def measure_rows(session: Session, name: str, rows: int, depth: int, first: int, steps: int = STEPS) -> HostPart:
+    """Run `steps` steps of `rows` rows without pictures (request ids from `first` on)."""
+    notes, ticks = len(session.watch.notes), len(session.loop.ticks)
+    session.submit(questions(rows, first, None, MOST_TOKENS))
+    advance(session, rows, 2 * depth)  # past the prefills
+    before = sum(session.watch.calls.values())
+    advance(session, rows, steps)
+    calls = sum(session.watch.calls.values()) - before
+    wave = sum_up(session.watch.notes[notes:], session.loop.ticks[ticks:], rows)
+    session.stop()
+    return HostPart(
+        name, rows, depth, wave.plan_ms, wave.launch_ms, wave.wait_ms, wave.commit_ms, calls_per_step=calls / steps
+    )
+
+
+def measure_null(rows: Sequence[int] = ROWS, depth: int = 2, steps: int = STEPS) -> list[HostPart]:
+    """The engine alone, on a device that does nothing."""
+    parts = []
+    for count in rows:
+        limits = DeviceLimits(count + 1, count * 32 + 1, 16, 2048, 730, depth, RULES.vocab)
+        config = EngineConfig(depth=depth, max_rows=count)
+        session = Session(NullDevice(limits), build_table(RULES), config)
+        parts.append(measure_rows(session, "null", count, depth, 1, steps))
+    return parts

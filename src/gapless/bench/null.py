@@ -1,0 +1,51 @@
+"""A device that computes nothing: every step is done when it is launched. What is left is the host's part.
+
+In: steps. Out: arrivals with one ordinary token per row, so rows never end by themselves. It counts its calls: with
+any number of rows a decode step is one launch and one wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gapless.errors import InvariantBroken
+from gapless.records import Arrival, DeviceLimits, Flags, Mask, RowRecord, RowRef, Step, Token
+
+WORD = Token(100)
+"""An id without a meaning of its own."""
+
+
+class NullDevice:
+    """See the module."""
+
+    def __init__(self, limits: DeviceLimits) -> None:
+        self._limits = limits
+        self._time = 0.0
+
+    @property
+    def limits(self) -> DeviceLimits:
+        """Sizes the ledgers are built from."""
+        return self._limits
+
+    def launch(self, step: Step) -> None:
+        """Nothing to do. Raises `InvariantBroken` for host masks, which are not measured here."""
+        if step.unsampled:
+            raise InvariantBroken(f"step {step.id} has rows with host masks; the null device samples all at once")
+
+    def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
+        """No row waits for a mask."""
+
+    def park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
+        """No row waits for a mask."""
+
+    def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
+        """One token for each row; the device's clock counts steps."""
+        self._time += 1.0
+        records = tuple(RowRecord(ref, Flags.NONE, WORD) for ref in rows)
+        return Arrival(step.id, records, self._time - 1.0, self._time)
+
+    def release(self, ref: RowRef) -> None:
+        """Rows hold nothing here."""
+
+    def close(self) -> None:
+        """Nothing to free."""
