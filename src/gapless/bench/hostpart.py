@@ -8,7 +8,7 @@ made. Neither may grow with the rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gapless.bench.null import NullDevice
@@ -20,6 +20,8 @@ from gapless.records import DeviceLimits
 
 ROWS = (1, 32, 64, 128)
 STEPS = 100
+NULL = "null"
+"""The name of the device that computes nothing."""
 MOST_TOKENS = 400
 RULES = Rules(vocab=256, end=0, answer=3, coord=5, size=6, mask_answer=True)
 
@@ -39,6 +41,10 @@ class HostPart:
     commit_ms: float
     calls_per_step: float
     api_calls: dict[str, int] | None = None
+
+    def with_calls(self, calls: dict[str, int]) -> HostPart:
+        """The same with the device API calls of a launch."""
+        return replace(self, api_calls=calls)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -67,5 +73,5 @@ def measure_null(rows: Sequence[int] = ROWS, depth: int = 2, steps: int = STEPS)
         limits = DeviceLimits(count + 1, count * 32 + 1, 16, 2048, 730, depth, RULES.vocab)
         config = EngineConfig(depth=depth, max_rows=count)
         session = Session(NullDevice(limits), build_table(RULES), config)
-        parts.append(measure_rows(session, "null", count, depth, 1, steps))
+        parts.append(measure_rows(session, NULL, count, depth, 1, steps))
     return parts

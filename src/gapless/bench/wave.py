@@ -78,8 +78,10 @@ def ride(session: Session, requests: Sequence[Request], steps: int | None = None
     """
     notes, ticks = len(session.watch.notes), len(session.loop.ticks)
     session.submit(requests)
-    advance(session, len(requests), steps)
-    session.stop()
+    try:
+        advance(session, len(requests), steps)
+    finally:
+        session.stop()
     return sum_up(session.watch.notes[notes:], session.loop.ticks[ticks:], len(requests))
 
 
