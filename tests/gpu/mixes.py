@@ -1,0 +1,85 @@
+"""Mixes of requests for models of the Moondream kind: every skill, seeded.
+
+What flows in: a model's config, a seed, a number. What flows out: scene entries, as for the hash model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from tests.fakes.scene import Entry
+
+from gapless.constrain.table import PROGRAMS
+from gapless.models.moondream.config import MoondreamConfig
+from gapless.records import Picture, Prompt, Request, Sampling
+
+FIRST_WORD = 10
+"""Ids below have meanings of their own."""
+
+
+def mix(
+    config: MoondreamConfig,
+    seed: int,
+    count: int,
+    *,
+    first: int = 1,
+    greedy: bool = False,
+    cancels: float = 0.0,
+    host: float = 0.0,
+    spread: int = 20,
+    pictures: int = 3,
+    longest: int = 40,
+) -> list[Entry]:
+    """`count` requests with ids from `first` on, arriving before ticks 0..spread. `greedy`: all of temperature 0, with
+    the two best logprobs; `cancels`, `host`: the shares that are cancelled, and whose masks are built on the host."""
+    rng = random.Random(seed)
+    shown = [_picture(config, seed * 1000 + i) for i in range(pictures)]
+    entries = []
+    for number in range(first, first + count):
+        prompt = _prompt(config, rng, rng.choice(shown) if rng.random() < 0.8 else None)
+        request = Request(number, prompt, rng.choice(PROGRAMS), _sampling(rng, greedy, longest))
+        arrives = rng.randrange(spread + 1)
+        cancelled = arrives + rng.randrange(60) if rng.random() < cancels else None
+        entries.append(Entry(replace(request, host_masked=rng.random() < host), arrives, cancelled))
+    return entries
+
+
+def masked(entries: Sequence[Entry], share: float) -> list[Entry]:
+    """The same requests, `share` of them with masks built on the host: the same rules, so the same answers."""
+    rng = random.Random(7)
+    return [replace(e, request=replace(e.request, host_masked=rng.random() < share)) for e in entries]
+
+
+def _picture(config: MoondreamConfig, seed: int) -> Picture:
+    side, tiling = config.vision.crop_size, (1, 1 + seed % 2)
+    count = 1 + tiling[0] * tiling[1]
+    crops = np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+    return Picture(f"{seed:064x}", crops, tiling, side * tiling[1], side)
+
+
+def _prompt(config: MoondreamConfig, rng: random.Random, picture: Picture | None) -> Prompt:
+    tokenizer = config.tokenizer
+    ids = [rng.randrange(FIRST_WORD, config.text.vocab_size) for _ in range(rng.randrange(1, 14))]
+    values: list[tuple[float, ...]] = [() for _ in ids]
+    if rng.random() < 0.3:
+        bins = [rng.randrange(1, 1024) / 1024 for _ in range(4)]
+        ids = [tokenizer.coord_id, tokenizer.coord_id, tokenizer.size_id, *ids]
+        values = [(bins[0],), (bins[1],), (bins[2], bins[3]), *values]
+    if picture is None:
+        ids, values = [tokenizer.bos_id, *ids], [(), *values]
+    return Prompt(tuple(ids), tuple(values), picture)
+
+
+def _sampling(rng: random.Random, greedy: bool, longest: int) -> Sampling:
+    drawn = Sampling(
+        temperature=rng.choice([0.0, 0.0, 0.6, 1.3]),
+        top_p=rng.choice([1.0, 0.9, 0.3]),
+        max_tokens=rng.choice([1, 2, 5, 9, 22, longest]),
+        max_objects=rng.choice([1, 3, 6, 10]),
+        seed=rng.randrange(1 << 40),
+        top_logprobs=rng.choice([-1, -1, 0, 3]),
+    )
+    return replace(drawn, temperature=0.0, top_logprobs=2) if greedy else drawn

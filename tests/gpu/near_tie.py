@@ -1,0 +1,103 @@
+"""When two bf16 runs of one request may differ: from a near-tie on, and from nowhere else.
+
+What flows in: a model, a request and two answers. What flows out: where they first differ and how close the choice was
+there, computed anew by feeding the common beginning to the model alone. Runs may differ at a place whose two best
+scores are closer than 2^-6 of the score's size: the logits for an id, the bins of the coordinate or size head for a
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gapless.constrain.table import Table, Walker
+from gapless.models.moondream.model import Moondream
+from gapless.records import Request, Token
+
+SHARE = 2.0**-6
+PAGE = 16
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Two answers of request `id` differ first at token `place`, in an id or a value (`what`), where the two best
+    scores are `gap` apart and the larger of them is `size` in magnitude."""
+
+    id: int
+    place: int
+    what: str
+    gap: float
+    size: float
+
+    @property
+    def near(self) -> bool:
+        """Whether it is a near-tie."""
+        return self.gap <= SHARE * self.size
+
+
+def first_difference(a: Sequence[Token], b: Sequence[Token]) -> int | None:
+    """The place of the first token that differs in id or values; the shorter one's end if it is a beginning."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if (x.id, x.values) != (y.id, y.values):
+            return i
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+@torch.inference_mode()
+def divergence(
+    model: Moondream, table: Table, request: Request, a: Sequence[Token], b: Sequence[Token]
+) -> Divergence | None:
+    """How close the choice was where two greedy answers first differ; None if they are the same."""
+    place = first_difference(a, b)
+    if place is None:
+        return None
+    if place >= min(len(a), len(b)):  # equal so far, yet only one goes on: no rounding explains that
+        return Divergence(request.id, place, "length", float("inf"), 0.0)
+    hidden = last_hidden(model, request, a[:place])
+    if a[place].id != b[place].id:
+        return Divergence(request.id, place, "id", *_best_two(_allowed(model, table, request, a[:place], hidden)))
+    if len(a[place].values) == 1:
+        return Divergence(request.id, place, "coord", *_best_two(model.region.coord_decoder(hidden)[0]))
+    halves = model.region.size_decoder(hidden).view(2, -1)
+    which = 0 if a[place].values[0] != b[place].values[0] else 1
+    return Divergence(request.id, place, "size", *_best_two(halves[which]))
+
+
+def last_hidden(model: Moondream, request: Request, said: Sequence[Token]) -> Tensor:
+    """Hidden state [1, dim] at the last of picture block, prompt and `said`, in a cache of its own."""
+    prompt, device = request.prompt, model.device
+    start = model.prefix if prompt.picture is not None else 0
+    ids = [*prompt.ids, *(token.id for token in said)]
+    values = torch.full((len(ids), 2), -1.0)
+    for i, value in enumerate([*prompt.values, *(token.values for token in said)]):
+        values[i, : len(value)] = torch.tensor(value)
+    count = -(-(start + len(ids)) // PAGE)
+    cache = model.new_cache(count + 1, PAGE)
+    pages = torch.arange(1, count + 1, device=device)
+    if prompt.picture is not None:
+        crops = torch.from_numpy(prompt.picture.crops).to(device)
+        model.prefill_prefix(model.encode_picture(crops, prompt.picture.tiling), cache, pages)
+    x = model.embed(torch.tensor(ids, device=device), values.to(device))
+    positions = torch.arange(start, start + len(ids), device=device)
+    return model.forward(x, positions, pages.expand(len(ids), -1), cache)[-1:]
+
+
+def _allowed(model: Moondream, table: Table, request: Request, said: Sequence[Token], hidden: Tensor) -> Tensor:
+    """Logits of the ids that were allowed."""
+    sampling = request.sampling
+    walker = Walker.start(table, request.program, sampling.max_tokens, sampling.max_objects)
+    walker.replay(tuple(said))
+    mask = torch.from_numpy(walker.mask().copy()).to(hidden.device)
+    return model.logits(hidden)[0][mask]
+
+
+def _best_two(scores: Tensor) -> tuple[float, float]:
+    """The gap of the two best scores, and the magnitude of the larger."""
+    if scores.numel() < 2:
+        return float("inf"), 0.0
+    best, second = scores.float().topk(2).values.tolist()
+    return best - second, max(abs(best), abs(second))

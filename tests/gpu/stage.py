@@ -1,0 +1,167 @@
+"""A stage whose device is a real GPU, refereed, with proof of what it did.
+
+What flows in: a model on the GPU and sizes. What flows out: a `Stage` as for the simulated device, the device, and
+`Proof`: how many graphs were replayed, and how often a step's results had landed while a later step was still running
+(by the order of events, not by a clock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+from tests.fakes.masks import ThreadMasks
+from tests.fakes.refereed import Refereed
+from tests.fakes.scene import Entry, Heard, Stage
+from tests.fakes.sim_clock import SimClock
+
+from gapless.bench.cuda_rig import compute_stream, open_device
+from gapless.config import EngineConfig
+from gapless.constrain.table import Table
+from gapless.device.base import Device
+from gapless.engine.build import Engine
+from gapless.engine.mailbox import ThreadMailbox
+from gapless.models.base import Model
+from gapless.records import Arrival, DeviceLimits, Mask, RowRef, Step, StepKind
+
+PINNED = (16,)
+"""One bucket for every step, so that every GEMM has one shape."""
+
+
+@dataclass
+class Proof:
+    """What was seen. `replays`: graphs replayed; `overlaps`: waits that returned while a later step was running."""
+
+    replays: int = 0
+    overlaps: int = 0
+    waits: int = 0
+
+
+class Watched:
+    """The device, watched: an event behind each launch says whether it still runs when an earlier wait returns."""
+
+    def __init__(self, device: Device, proof: Proof) -> None:
+        self.device = device
+        self.proof = proof
+        self._behind: dict[int, torch.cuda.Event] = {}
+
+    @property
+    def limits(self) -> DeviceLimits:
+        return self.device.limits
+
+    def launch(self, step: Step) -> None:
+        self.device.launch(step)
+        behind = torch.cuda.Event()
+        behind.record(compute_stream(self.device))
+        self._behind[step.id] = behind
+
+    def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
+        self.device.finalize(step, masks)
+
+    def park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
+        self.device.park(step, lanes)
+
+    def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
+        arrival = self.device.wait(step, rows)
+        self._behind.pop(step.id, None)
+        self.proof.waits += 1
+        if step.kind is not StepKind.PARKED:
+            self.proof.overlaps += any(not event.query() for id, event in self._behind.items() if id > step.id)
+        return arrival
+
+    def release(self, ref: RowRef) -> None:
+        self.device.release(ref)
+
+    def close(self) -> None:
+        self.device.close()
+
+
+@dataclass
+class Played:
+    """A stage with its refereed device and the proof."""
+
+    stage: Stage
+    device: Refereed
+    proof: Proof
+
+    def play(self, entries: Sequence[Entry]) -> dict[int, Heard]:
+        """Play a scene from tick 0 on and audit engine and device; what each request heard."""
+        self.stage.ticks, self.stage.heard = 0, {}
+        heard = self.stage.play(entries)
+        self.device.audit()
+        assert set(heard) == {e.request.id for e in entries}
+        return heard
+
+
+@contextmanager
+def cuda_stage(
+    model: Model,
+    table: Table,
+    depth: int,
+    *,
+    graphs: bool = True,
+    buckets: tuple[int, ...] | None = PINNED,
+    rows: int = 8,
+    pages: int = 400,
+    page_size: int = 16,
+    lookahead: int = 32,
+    seed: int = 0,
+    delays: tuple[float, float] = (0.0, 0.003),
+) -> Iterator[Played]:
+    """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks."""
+    config = EngineConfig(depth=depth, max_rows=rows, page_size=page_size, pages=pages, lookahead=lookahead)
+    proof, clock, mailbox = Proof(), SimClock(), ThreadMailbox()
+    masks = ThreadMasks(mailbox.notify, delays, seed)
+    inner = open_device(model, table, config, graphs=graphs, buckets=buckets)
+    device = Refereed(Watched(inner, proof), table)
+    with pytest.MonkeyPatch.context() as patch:
+        count_replays(patch, proof)
+        try:
+            stage = Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock)
+            yield Played(stage, device, proof)
+        finally:
+            device.close()
+            masks.close()
+
+
+def count_replays(patch: pytest.MonkeyPatch, proof: Proof) -> None:
+    """Count every replay of a graph, whoever asks for it."""
+    replay = torch.cuda.CUDAGraph.replay
+
+    def counted(graph: torch.cuda.CUDAGraph) -> None:
+        proof.replays += 1
+        replay(graph)
+
+    patch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+
+
+def prove(played: Played, depth: int, graphs: bool, landed: bool = True) -> None:
+    """Assert that graphs ran if they were on, and that steps overlapped if they could.
+
+    `landed`: results must have landed while a later step was still running; not to be asked where all rows wait for
+    their masks. Without graphs the GPU is done as soon as the host has asked for everything.
+    """
+    counters, proof = played.stage.engine.counters, played.proof
+    overlapped = played.device.referee.tally.overlapped
+    if graphs:
+        assert proof.replays >= 2 * counters.decode_steps > 0, f"{proof} in {counters.decode_steps} decode steps"
+    else:
+        assert proof.replays == 0
+    if depth == 1:
+        assert overlapped == 0 and proof.overlaps == 0
+        return
+    assert overlapped > 0, "no step was launched before an earlier one was committed"
+    if graphs and landed:
+        assert proof.overlaps > 0, "no result landed while a later step was still running"
+
+
+def answers(heard: Mapping[int, Heard]) -> dict[int, tuple]:
+    """What was said, comparable: ids, values and reasons."""
+    found = {}
+    for id, one in heard.items():
+        assert one.finish is not None and one.finish.error is None, f"request {id} failed: {one.finish}"
+        found[id] = (tuple((t.id, t.values) for t in one.tokens), one.finish.reason)
+    return found
