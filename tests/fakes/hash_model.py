@@ -147,7 +147,7 @@ class HashModel:
         Tables int64 [T, n] or [1, n]. The two halves of an embedding belong together: a torn one becomes `STALE`.
         """
         tables = tables.expand(len(positions), -1)
-        if not positions.is_cuda:  # asks the device: fine on a CPU, never inside a graph
+        if positions.device.type == "cpu":  # asks the device, which a graph must never do
             tables = tables[:, : int(positions.max()) // cache.page_size + 1]
         cache.write(0, positions, tables, _layer_one(x, positions))
         h1 = cache.total(0, positions, tables, lang.SALT_H1)
