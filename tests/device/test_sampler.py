@@ -18,15 +18,15 @@ repeatable = settings(derandomize=True, deadline=None, max_examples=40)
 
 def params(temperature, top_p, seed, position, scored=None) -> Params:
     n = len(temperature)
-    drawn = [i for i in range(n) if temperature[i] > 0]
+    wanted = dict([(i, 20) for i in range(n)] if scored is None else scored)
     return Params(
         torch.tensor(temperature, dtype=torch.float64),
         torch.tensor(top_p, dtype=torch.float64),
         torch.tensor([signed(s) for s in seed], dtype=torch.int64),
         torch.tensor(position, dtype=torch.int64),
-        drawn,
-        [i for i in drawn if top_p[i] < 1],
-        [(i, 20) for i in range(n)] if scored is None else scored,
+        torch.tensor([wanted.get(i, -1) for i in range(n)]),
+        drawn=any(t > 0 for t in temperature),
+        scored=bool(wanted),
     )
 
 

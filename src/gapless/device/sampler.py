@@ -4,16 +4,16 @@ In: logits float32 [B, vocab], masks bool [B, vocab] (True = allowed), and per r
 absolute position where the sampled token will sit. Out: a token per row, whether the row's logits were usable, and
 logprobs where asked for.
 
-A row's result depends on that row alone, bit for bit: not on its neighbours, the batch size or the order of rows. So
-everything that rounds is done per row, in float64 and in a fixed order (sums are the last element of a cumulative sum;
-a plain sum may split a row among threads).
+A row's result depends on that row alone, bit for bit: not on its neighbours, the batch size, the order of rows or how
+a processor splits a sum. So probabilities are whole numbers (fixed point, see `_weights`): sums of integers are exact
+in any order. No shape and no branch depends on a tensor's content, so the same lines run inside a CUDA graph; rows
+choose with `torch.where`.
 
 Randomness is counter-based: one draw is a hash of (seed, position), see `uniform`. There is no generator state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,24 +25,27 @@ _NEVER = float("-inf")
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_SUM_BITS = 62
+_DIGIT, _DIGITS = 8, 4
+"""Top-p searches a 32-bit key in four digits of eight bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Per row: `temperature` and `top_p` float64 [B], `seed` and `position` int64 [B]. Temperature 0 is argmax.
+    """Per row: `temperature` and `top_p` float64 [B], `seed`, `position` and `top_logprobs` int64 [B].
 
-    The rest is known on the host, so that no tensor has to be asked: indices into the batch of the rows that are
-    `drawn` (temperature > 0), of those of them with a `nucleus` (top_p < 1), and of the `scored` rows with how many
-    alternatives each wants (0 = the chosen token's logprob only).
+    Temperature 0 is argmax. `top_logprobs`: -1 none, 0 the chosen token's only, n that many alternatives too. The
+    flags are about the whole batch and known on the host: `drawn` whether any row may have a temperature, `scored`
+    whether any row may want logprobs. They save work and change no row's result.
     """
 
     temperature: Tensor
     top_p: Tensor
     seed: Tensor
     position: Tensor
-    drawn: Sequence[int]
-    nucleus: Sequence[int]
-    scored: Sequence[tuple[int, int]]
+    top_logprobs: Tensor
+    drawn: bool
+    scored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def sample(
     position: int,
     top_logprobs: int = MAX_TOP_LOGPROBS,
 ) -> Choice | None:
-    """Sample one row: logits float32 [vocab], mask bool [vocab]. None when the logits are not finite.
+    """Sample one row on the CPU: logits float32 [vocab], mask bool [vocab]. None when the logits are not finite.
 
     The same arithmetic as `sample_rows` with B = 1; `top_logprobs` is how many alternatives come along (-1: the
     chosen token's logprob is not computed either and reads 0).
@@ -88,9 +91,9 @@ def sample(
         top_p=torch.tensor([top_p], dtype=torch.float64),
         seed=torch.tensor([signed(seed)], dtype=torch.int64),
         position=torch.tensor([position], dtype=torch.int64),
-        drawn=[0] if temperature > 0 else [],
-        nucleus=[0] if temperature > 0 and top_p < 1 else [],
-        scored=[(0, top_logprobs)] if top_logprobs >= 0 else [],
+        top_logprobs=torch.tensor([top_logprobs], dtype=torch.int64),
+        drawn=temperature > 0,
+        scored=top_logprobs >= 0,
     )
     draws = sample_rows(logits[None], mask[None], params)
     if not bool(draws.finite[0]):
@@ -111,11 +114,10 @@ def sample_rows(logits: Tensor, mask: Tensor, params: Params) -> Draws:
     finite = torch.isfinite(logits.amax(dim=-1)) & torch.isfinite(best)
     masked = torch.where(finite[:, None], masked, 0.0)  # keeps NaN out of everything below
     if params.drawn:
-        rows = torch.tensor(params.drawn, device=logits.device)
-        nucleus = [params.drawn.index(i) for i in params.nucleus]
-        token[rows] = _draw(masked[rows], rows, nucleus, params)
-    logprob, top_ids, top_logprobs = _score(masked, token, params.scored)
-    return Draws(torch.where(finite, token, 0), finite, logprob, top_ids, top_logprobs)
+        token = torch.where(params.temperature > 0, _draw(masked, params), token)
+    token = torch.where(finite, token, 0)
+    logprob, top_ids, top_logprobs = _score(masked, token, params.top_logprobs) if params.scored else _unscored(token)
+    return Draws(token, finite, logprob, top_ids, top_logprobs)
 
 
 def uniform(seed: Tensor, position: Tensor) -> Tensor:
@@ -146,48 +148,79 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)
 
 
-def _draw(masked: Tensor, rows: Tensor, nucleus: Sequence[int], params: Params) -> Tensor:
-    """Inverse CDF in id order: the first id whose cumulative weight exceeds u * total. masked [n, vocab] -> [n]."""
+def _weights(scores: Tensor) -> Tensor:
+    """Scores float64 [B, vocab], the best of a row 0 -> their exponentials as int64, the best one 2**n.
+
+    n is as large as lets a row's sum stay under 2**62: 46 for a vocabulary of 51200. A token less likely than the best
+    by more than that has weight 0.
+    """
+    one = 2.0 ** (_SUM_BITS - (scores.shape[-1] - 1).bit_length())
+    return (scores.exp() * one).round().long()
+
+
+def _draw(masked: Tensor, params: Params) -> Tensor:
+    """Inverse CDF in id order: the first id whose cumulative weight exceeds u * total. masked [B, vocab] -> [B]."""
     scores = masked.double()
-    scores = (scores - scores.amax(dim=-1, keepdim=True)) / params.temperature[rows, None]
-    weights = scores.exp()
-    if nucleus:
-        which = torch.tensor(nucleus, device=masked.device)
-        weights[which] = _keep_nucleus(weights[which], params.top_p[rows[which], None])
-    reached = weights.cumsum(dim=-1)
+    warm = torch.where(params.temperature > 0, params.temperature, 1.0)
+    weights = _weights((scores - scores.amax(dim=-1, keepdim=True)) / warm[:, None])
+    reached = _keep_nucleus(masked, weights, params.top_p).cumsum(dim=-1)
     total = reached[:, -1:]
-    target = uniform(params.seed[rows], params.position[rows])[:, None] * total
-    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))  # rounding must not reach the end
+    target = (uniform(params.seed, params.position)[:, None] * total.double()).long()
+    target = torch.minimum(target, total - 1)  # rounding must not reach the end
     return torch.searchsorted(reached, target, right=True)[:, 0]
 
 
-def _keep_nucleus(weights: Tensor, top_p: Tensor) -> Tensor:
-    """Zero the weights of ids before which, most likely first and ties by id, more than `top_p` has been reached."""
-    ordered, ids = weights.sort(dim=-1, descending=True, stable=True)
-    share = ordered / weights.cumsum(dim=-1)[:, -1:]
-    before = torch.nn.functional.pad(share.cumsum(dim=-1)[:, :-1], (1, 0))
-    return torch.zeros_like(weights).scatter(-1, ids, torch.where(before > top_p, 0.0, ordered))
+def _keep_nucleus(masked: Tensor, weights: Tensor, top_p: Tensor) -> Tensor:
+    """Zero the weights of ids before which, most likely first and ties by id, more than `top_p` has been reached.
+
+    Sorts nothing: finds the smallest score above which at most `top_p` lies, eight bits of its key at a time. Scores
+    above it stay, those below go, and of those equal to it as many stay, by id, as begin within `top_p`.
+    """
+    limit = top_p[:, None] * weights.sum(dim=-1, keepdim=True).double()
+    keys = _ordered(masked) + 2**31
+    edge = torch.zeros_like(keys[:, :1])
+    above = torch.zeros_like(edge)  # the weight of keys over every one that begins with the digits of `edge`
+    for shift in range(_DIGIT * (_DIGITS - 1), -1, -_DIGIT):
+        begins = keys >> shift
+        counted = torch.where(begins >> _DIGIT == edge, weights, 0)
+        tally = counted.new_zeros((len(keys), 2**_DIGIT)).scatter_add(1, begins & (2**_DIGIT - 1), counted)
+        over = above + tally.flip(1).cumsum(dim=1).flip(1) - tally
+        digit = (over.double() > limit).sum(dim=1, keepdim=True)
+        above = over.gather(1, digit)
+        edge = (edge << _DIGIT) + digit
+    equal = keys == edge
+    earlier = equal.long().cumsum(dim=-1) - equal.long()
+    kept = (keys > edge) | (equal & ((above + earlier * weights).double() <= limit))
+    return torch.where(kept | (top_p >= 1)[:, None], weights, 0)
 
 
-def _score(masked: Tensor, token: Tensor, scored: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Logprobs of the chosen tokens and of the best alternatives, for the rows that asked."""
-    batch = len(masked)
-    logprob = torch.zeros(batch, dtype=torch.float64, device=masked.device)
-    top_ids = torch.full((batch, MAX_TOP_LOGPROBS), -1, device=masked.device)
-    top_logprobs = torch.zeros((batch, MAX_TOP_LOGPROBS), dtype=torch.float64, device=masked.device)
-    if not scored:
-        return logprob, top_ids, top_logprobs
-    rows = torch.tensor([i for i, _ in scored], device=masked.device)
-    scores = masked[rows].double()
+def _ordered(masked: Tensor) -> Tensor:
+    """Float32 -> int64 in -2**31..2**31 - 1 with the same order; both zeros are one."""
+    bits = (masked + 0.0).view(torch.int32).long()
+    return torch.where(bits < 0, -(2**31) - 1 - bits, bits)
+
+
+def _score(masked: Tensor, token: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logprobs of the chosen tokens and of the best alternatives, for the rows that want them."""
+    vocab = masked.shape[-1]
+    scores = masked.double()
     scores = scores - scores.amax(dim=-1, keepdim=True)
-    scores = scores - scores.exp().cumsum(dim=-1)[:, -1:].log()
-    logprob[rows] = scores.gather(-1, token[rows, None])[:, 0]
-    widest = max(count for _, count in scored)
-    if widest > 0:
-        wanted = torch.tensor([count for _, count in scored], device=masked.device)[:, None]
-        best, ids = scores.sort(dim=-1, descending=True, stable=True)
-        best, ids = best[:, :widest], ids[:, :widest]
-        there = (torch.arange(best.shape[1], device=masked.device) < wanted) & (best > _NEVER)
-        top_ids[rows, : best.shape[1]] = torch.where(there, ids, -1)
-        top_logprobs[rows, : best.shape[1]] = torch.where(there, best, 0.0)
-    return logprob, top_ids, top_logprobs
+    weights = _weights(scores)
+    one = weights.amax(dim=-1, keepdim=True)
+    scores = scores - (weights.sum(dim=-1, keepdim=True).double() / one.double()).log()
+    logprob = torch.where(wanted >= 0, scores.gather(-1, token[:, None])[:, 0], 0.0)
+    count = min(MAX_TOP_LOGPROBS, vocab)
+    last = 2**32 - 1
+    unique = _ordered(masked) * 2**32 + (last - torch.arange(vocab, device=masked.device))  # ties by id
+    ids = last - (unique.topk(count, dim=-1).values & last)
+    best = scores.gather(-1, ids)
+    there = (torch.arange(count, device=masked.device) < wanted[:, None]) & (best > _NEVER)
+    room = (0, MAX_TOP_LOGPROBS - count)
+    top_ids = torch.nn.functional.pad(torch.where(there, ids, -1), room, value=-1)
+    return logprob, top_ids, torch.nn.functional.pad(torch.where(there, best, 0.0), room)
+
+
+def _unscored(token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `_score` returns where nobody wants logprobs."""
+    zeros = torch.zeros((len(token), MAX_TOP_LOGPROBS), dtype=torch.float64, device=token.device)
+    return zeros[:, 0], zeros.long() - 1, zeros
