@@ -17,7 +17,7 @@ from tests.fakes.hash_model import HashModel
 
 from gapless.config import EngineConfig, HostDeviceConfig
 from gapless.device.host import HostDevice
-from gapless.device.rows import Count
+from gapless.device.packet import Count
 from gapless.errors import DeviceLost, InvariantBroken, StepFailed
 from gapless.records import POISON, Flags, RowRecord, RowRef, Step, StepKind
 
@@ -264,7 +264,7 @@ def test_done_rows_are_muted_and_leave_pages_and_padding_alone():
     rig.once(rig.prefill_step([done, live]), [done, live])
     assert done.ended
     executor = device._streams.executor
-    rows, memory = executor._rows, executor._cache.words
+    rows, memory = executor.program.rows, executor.program.cache.words
     before = rows.counts[0].clone(), rows.reals[0].clone(), rows.counts[done.ref.row].clone(), memory[done.pages]
     for _ in range(3):
         records = rig.once(rig.decode_step([done, live]), [done, live])

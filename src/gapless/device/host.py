@@ -19,8 +19,9 @@ import torch
 from gapless.config import EngineConfig, HostDeviceConfig, cpu_threads
 from gapless.constrain.table import Table
 from gapless.device.executor import Executor, pack_step
+from gapless.device.packet import Layout
 from gapless.device.record import unpack_line
-from gapless.device.sizing import device_limits, machine_memory
+from gapless.device.sizing import device_limits, machine_memory, step_layout
 from gapless.device.streams import Flight, Streams, blame, new_landing
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
@@ -33,10 +34,10 @@ class HostDevice:
     def __init__(self, model: Model, table: Table, config: EngineConfig, host: HostDeviceConfig | None = None) -> None:
         host = host or HostDeviceConfig()
         self._limits = device_limits(model, config, machine_memory())
-        self._max_pages = -(-self._limits.max_context // self._limits.page_size)
+        self._layout = step_layout(self._limits, config, self._limits.rows)
         self._poison = host.poison
         threads = cpu_threads() if host.threads is None else host.threads
-        self._streams = Streams(partial(_build, model, table, self._limits, host.poison, threads), host)
+        self._streams = Streams(partial(_build, model, table, self._limits, self._layout, host.poison, threads), host)
         self._stop = weakref.finalize(self, self._streams.stop)  # also runs when the interpreter exits
         self._slots = [new_landing(lines) for lines in self._streams.executor.slots]
         self._lanes = [new_landing(lines) for lines in self._streams.executor.lanes]
@@ -54,7 +55,7 @@ class HostDevice:
         """See `Device`. Raises `InvariantBroken` if the slot's records were not read (I4), or a host-masked row would
         be sampled without its mask (I7)."""
         executor = self._streams.executor
-        work = pack_step(step, self._max_pages)
+        work = pack_step(step, self._layout)
         self._check_masks(step)
         waiting = {ref for ref in step.rows if ref.row in step.unsampled}
         landing = self._slots[step.slot]
@@ -150,8 +151,10 @@ class HostDevice:
         return flight
 
 
-def _build(model: Model, table: Table, limits: DeviceLimits, rehearse: bool, threads: int | None) -> Executor:
+def _build(
+    model: Model, table: Table, limits: DeviceLimits, layout: Layout, rehearse: bool, threads: int | None
+) -> Executor:
     """On the compute worker: torch's thread pool belongs to the thread that uses it."""
     if threads is not None:
         torch.set_num_threads(threads)
-    return Executor(model, table, limits, rehearse)
+    return Executor(model, table, limits, layout, rehearse)

@@ -38,21 +38,11 @@ TOP = len(Field)
 WIDTH = TOP + 2 * MAX_TOP_LOGPROBS
 
 
-def pack_lines(step: int, where: Tensor, flags: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Tensor:
-    """Lines float64 [B, WIDTH] from `where` int64 [B, 2] (row, epoch), `flags` and `token` int64 [B], `values`
+def pack_lines(where: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Tensor:
+    """Lines float64 [B, WIDTH] from `where` int64 [B, 4] (step, row, epoch, flags), `token` int64 [B], `values`
     float64 [B, 2] and the draws."""
-    counts = torch.cat([torch.full_like(flags, step)[:, None], where, flags[:, None], token[:, None]], dim=1)
     reals = [values, draws.logprob[:, None], draws.top_ids.double(), draws.top_logprobs]
-    return torch.cat([counts.double(), *reals], dim=1)
-
-
-def muted_lines(step: int, where: Tensor) -> Tensor:
-    """Lines of rows that are closed without a token; `where` int64 [B, 2] (row, epoch)."""
-    lines = torch.full((len(where), WIDTH), -1.0, dtype=torch.float64, device=where.device)
-    lines[:, Field.STEP] = step
-    lines[:, Field.ROW : Field.EPOCH + 1] = where.double()
-    lines[:, Field.FLAGS] = int(Flags.MUTED)
-    return lines
+    return torch.cat([where.double(), token.double()[:, None], *reals], dim=1)
 
 
 def unpack_line(line: Lines, step: int, ref: RowRef) -> RowRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from gapless.config import EngineConfig
+from gapless.device.packet import Layout
 from gapless.errors import InvalidRequest
 from gapless.models.base import Model
 from gapless.records import DeviceLimits
@@ -36,6 +37,12 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
         depth=config.depth,
         vocab=model.vocab,
     )
+
+
+def step_layout(limits: DeviceLimits, config: EngineConfig, rows: int) -> Layout:
+    """How large one step's words are: `rows` rows, each granted what the planner may grant it in one step."""
+    per_row = -(-config.lookahead // limits.page_size) + 2
+    return Layout(rows, rows * per_row, -(-limits.max_context // limits.page_size))
 
 
 def machine_memory() -> int:

@@ -51,7 +51,7 @@ class DeviceTable:
         return self._masks[self._mask[state]]
 
     def heads_from(self, state: int) -> frozenset[ValueHead]:
-        """Which value heads a row that begins in `state` can ever need; known on the host, so no row is asked."""
+        """Which value heads a row that begins in `state` can ever need; known on the host, so no tensor is asked."""
         return self._heads_from[state]
 
     def advance(self, state: Tensor, left: Tensor, left_next: Tensor, objects_left: Tensor, token: Tensor) -> Advance:

@@ -1,26 +1,77 @@
 """The tail of a step: mask, sample, decode values, advance the rows, write the record.
 
-In: logits and hidden states of some rows, and host masks where rows have them. Out: packed lines, one per row; the row
-store has moved on (I1). The end is judged here, once (I6). A done row emits MUTED and keeps its state; a row whose
-logits or values are not finite emits NONFINITE and is done; neither touches another row.
+In: logits and hidden states of a batch of rows, what is asked of each, and host masks where rows have them. Out: packed
+lines of the rows that were asked; the row store has moved on (I1). The end is judged here, once (I6). A done row emits
+MUTED and keeps its state; a row whose logits or values are not finite emits NONFINITE and is done; neither touches
+another row, and a row of which nothing is asked keeps its state and its line.
 
-Which rows need random draws, logprobs or value heads follows from their `RowStart`s, known on the host, so nothing
-here asks a tensor.
+Rows choose with `torch.where`; only what no row of a batch can need is left out, and that is known on the host
+(`TailKind`). So the same lines run inside a CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gapless.device.record import muted_lines, pack_lines
-from gapless.device.rows import Count, Real, RowStore
+from gapless.device.packet import Asked, Count, Real
+from gapless.device.record import pack_lines
+from gapless.device.rows import RowStore
 from gapless.device.sampler import Params, sample_rows
 from gapless.device.tables import Advance, DeviceTable
 from gapless.models.base import Model
-from gapless.records import POISON, Flags, RowRef, RowStart, ValueHead
+from gapless.records import POISON, Flags, RowStart, ValueHead
+
+
+@dataclass(frozen=True, slots=True)
+class TailKind:
+    """What some row of a batch may need. `full`: a temperature or logprobs; `spatial`: coordinates or sizes."""
+
+    full: bool = False
+    spatial: bool = False
+    masked: bool = False
+    """Masks were built on the host; they come with the batch."""
+
+    @property
+    def name(self) -> str:
+        """For people: greedy, full, spatial, full+spatial, with "+masked" where masks come from the host."""
+        parts = [word for word in ("full", "spatial", "masked") if getattr(self, word)]
+        return "+".join(parts) or "greedy"
+
+
+KINDS = (
+    TailKind(),
+    TailKind(spatial=True),
+    TailKind(full=True),
+    TailKind(full=True, spatial=True),
+)
+MASKED = TailKind(full=True, spatial=True, masked=True)
+"""Rows with host masks are few and wait anyway: one kind that can do all serves them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Where a tail of B rows reads and writes; views of memory that stays.
+
+    `step` int64 [1], `rows` int64 [B], `asked` int64 [B] of `Asked`, `logits` float32 [B, vocab], `hidden` [B, dim],
+    `masks` bool [B, vocab] (read by masked kinds alone), `lines` float64 [B, WIDTH].
+    """
+
+    step: Tensor
+    rows: Tensor
+    asked: Tensor
+    logits: Tensor
+    hidden: Tensor
+    masks: Tensor
+    lines: Tensor
+
+    def first(self, count: int) -> Batch:
+        """The first `count` rows of it."""
+        parts = (self.rows, self.asked, self.logits, self.hidden, self.masks, self.lines)
+        return Batch(self.step, *(part[:count] for part in parts))
 
 
 class Tail:
@@ -30,68 +81,67 @@ class Tail:
         self._model = model
         self._table = table
         self._rows = rows
-        self._starts: dict[int, RowStart] = {}
 
-    def begin(self, start: RowStart) -> None:
-        """Remember how a row samples; called in stream order with the row's start."""
-        self._starts[start.ref.row] = start
-
-    def run(
-        self, step: int, refs: Sequence[RowRef], logits: Tensor, hidden: Tensor, masks: Tensor | None = None
-    ) -> Tensor:
-        """Sample and advance `refs`: logits float32 [n, vocab], hidden [n, dim], masks bool [n, vocab] or None for the
-        table's own. Returns lines float64 [n, WIDTH]."""
-        rows = self._index(refs)
-        counts = self._rows.counts[rows]
-        state, live = counts[:, Count.STATE], counts[:, Count.DONE] == 0
-        draws = sample_rows(logits, self._table.masks(state) if masks is None else masks, self._params(refs, rows))
+    def run(self, batch: Batch, kind: TailKind) -> None:
+        """Sample, close or leave alone each row of the batch."""
+        rows, asked = batch.rows, batch.asked != Asked.NOTHING
+        counts, reals = self._rows.counts[rows], self._rows.reals[rows]
+        state = counts[:, Count.STATE]
+        live = (counts[:, Count.DONE] == 0) & (batch.asked == Asked.SAMPLE)
+        params = Params(
+            temperature=reals[:, Real.TEMPERATURE],
+            top_p=reals[:, Real.TOP_P],
+            seed=counts[:, Count.SEED],
+            position=counts[:, Count.POSITION] + 1,
+            top_logprobs=counts[:, Count.TOP_LOGPROBS],
+            drawn=kind.full,
+            scored=kind.full,
+        )
+        draws = sample_rows(batch.logits, batch.masks if kind.masked else self._table.masks(state), params)
         at = self._table.advance(
             state, counts[:, Count.LEFT], counts[:, Count.LEFT_NEXT], counts[:, Count.OBJECTS_LEFT], draws.token
         )
-        values = self._values(refs, at.head, hidden)
+        values = self._values(at.head, batch.hidden, kind)
         moves = live & draws.finite & torch.isfinite(values).all(dim=1)
         self._rows.advance(rows, moves, _moved(at, draws.token), values)
         flags = torch.where(moves, at.flags, torch.where(live, int(Flags.NONFINITE), int(Flags.MUTED)))
-        self._rows.end(rows, flags != 0)
-        where = torch.stack([rows, counts[:, Count.EPOCH]], dim=1)
-        return pack_lines(step, where, flags, torch.where(moves, draws.token, POISON), values, draws)
+        self._rows.end(rows, asked & (flags != 0))
+        where = torch.stack([batch.step.expand(len(rows)), rows, counts[:, Count.EPOCH], flags], dim=1)
+        lines = pack_lines(where, torch.where(moves, draws.token, POISON), values, draws)
+        batch.lines.copy_(torch.where(asked[:, None], lines, batch.lines))
 
-    def close(self, step: int, refs: Sequence[RowRef]) -> Tensor:
-        """End `refs` without a token (I7). Returns lines float64 [n, WIDTH]."""
-        rows = self._index(refs)
-        self._rows.end(rows, torch.ones_like(rows, dtype=torch.bool))
-        return muted_lines(step, torch.stack([rows, self._rows.column(Count.EPOCH, rows)], dim=1))
+    def _values(self, head: Tensor, hidden: Tensor, kind: TailKind) -> Tensor:
+        """The values that ride on the sampled tokens, float64 [B, 2], POISON where there are none."""
+        values = torch.full((len(head), 2), float(POISON), dtype=torch.float64, device=head.device)
+        if not kind.spatial:
+            return values
+        coord = self._model.coord_value(hidden).double()[:, None]
+        coord = torch.cat([coord, values[:, :1]], dim=1)
+        size = self._model.size_value(hidden).double()
+        values = torch.where((head == ValueHead.COORD)[:, None], coord, values)
+        return torch.where((head == ValueHead.SIZE)[:, None], size, values)
 
-    def _index(self, refs: Sequence[RowRef]) -> Tensor:
-        return torch.tensor([ref.row for ref in refs], device=self._rows.counts.device)
 
-    def _params(self, refs: Sequence[RowRef], rows: Tensor) -> Params:
-        starts = [self._starts[ref.row] for ref in refs]
-        drawn = [i for i, s in enumerate(starts) if s.temperature > 0]
-        return Params(
-            temperature=self._rows.real(Real.TEMPERATURE, rows),
-            top_p=self._rows.real(Real.TOP_P, rows),
-            seed=self._rows.column(Count.SEED, rows),
-            position=self._rows.column(Count.POSITION, rows) + 1,
-            drawn=drawn,
-            nucleus=[i for i in drawn if starts[i].top_p < 1],
-            scored=[(i, s.top_logprobs) for i, s in enumerate(starts) if s.top_logprobs >= 0],
-        )
+class Needs:
+    """The host's note of what each row's tails may need: known from how the row began, so no tensor is asked."""
 
-    def _values(self, refs: Sequence[RowRef], head: Tensor, hidden: Tensor) -> Tensor:
-        """The values that ride on the sampled tokens, float64 [n, 2], POISON where there are none."""
-        values = torch.full((len(refs), 2), float(POISON), dtype=torch.float64, device=head.device)
-        reach = [self._table.heads_from(self._starts[ref.row].state) for ref in refs]
-        for kind, decode in ((ValueHead.COORD, self._model.coord_value), (ValueHead.SIZE, self._model.size_value)):
-            needing = [i for i, heads in enumerate(reach) if kind in heads]
-            if not needing:
-                continue
-            index = torch.tensor(needing, device=head.device)
-            decoded = decode(hidden[index]).double().reshape(len(needing), -1)
-            width = decoded.shape[1]
-            chosen = (head[index] == kind)[:, None]
-            values[index, :width] = torch.where(chosen, decoded, values[index, :width])
-        return values
+    def __init__(self, table: DeviceTable) -> None:
+        self._table = table
+        self._full: dict[int, bool] = {}
+        self._spatial: dict[int, bool] = {}
+
+    def begin(self, start: RowStart) -> None:
+        """A row begins."""
+        self._full[start.ref.row] = start.temperature > 0 or start.top_logprobs >= 0
+        self._spatial[start.ref.row] = bool(self._table.heads_from(start.state))
+
+    def kind(self, rows: Iterable[int]) -> TailKind:
+        """What a batch of these rows may need."""
+        full = spatial = False
+        for row in rows:
+            full = full or self._full.get(row, False)
+            spatial = spatial or self._spatial.get(row, False)
+        return TailKind(full, spatial)
 
 
 def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:

@@ -1,0 +1,191 @@
+"""What travels to the device with a step: one array of int64 words, in three parts of fixed places.
+
+Head: the step's number, its rows and what is asked of each. Grants: pages that extend page tables. Starts: what rows
+begin with (reals as the words of their float64 bits). Unused entries name the padding row and what it holds anyway, so
+whoever applies a part writes all of it, with shapes that never change. A step that changes nothing sends its head
+alone.
+
+In: a `Step`, on the loop's thread, written into memory that belongs to one step in flight (I10). Out: the same words
+on the device, in which `Inbox` names the parts as tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gapless.device.sampler import signed
+from gapless.errors import InvariantBroken
+from gapless.records import POISON, Prefill, Step
+
+Words = npt.NDArray[np.int64]
+
+PAD_ROW = 0
+SCRAP_PAGE = 0
+
+
+class Asked(IntEnum):
+    """What a tail does with a row of its step."""
+
+    NOTHING = 0
+    SAMPLE = 1
+    CLOSE = 2
+
+
+class Count(IntEnum):
+    """Columns of a row's integers."""
+
+    TOKEN = 0
+    POSITION = 1
+    """Where the last token sits: its K/V is written there by the next forward."""
+    STATE = 2
+    LEFT = 3
+    LEFT_NEXT = 4
+    OBJECTS_LEFT = 5
+    SEED = 6
+    TOP_LOGPROBS = 7
+    HOST_MASKED = 8
+    DONE = 9
+    EPOCH = 10
+
+
+class Real(IntEnum):
+    """Columns of a row's reals. A value that a token does not carry is POISON."""
+
+    VALUE_0 = 0
+    VALUE_1 = 1
+    TEMPERATURE = 2
+    TOP_P = 3
+
+
+COUNTS, REALS = len(Count), len(Real)
+_GRANT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts lie. `rows`: the most rows of a step; `grants`: the most pages granted by one; `max_pages`: the
+    entries of a page table."""
+
+    rows: int
+    grants: int
+    max_pages: int
+
+    @property
+    def head(self) -> int:
+        """Words of the head: step number, `rows` rows, `rows` demands."""
+        return 1 + 2 * self.rows
+
+    @property
+    def granted(self) -> int:
+        """Words of head and grants."""
+        return self.head + _GRANT * self.grants
+
+    @property
+    def words(self) -> int:
+        """Words of all three parts."""
+        return self.granted + self.rows * (1 + COUNTS + REALS + self.max_pages)
+
+
+class Packet:
+    """Names the parts of one step's words on the host and fills them. `words` int64 [layout.words] is the caller's."""
+
+    def __init__(self, layout: Layout, words: Words) -> None:
+        rows = layout.rows
+        self.layout = layout
+        self.words = words
+        self.step, self.rows, self.asked = words[:1], words[1 : 1 + rows], words[1 + rows : layout.head]
+        self.grants = words[layout.head : layout.granted].reshape(_GRANT, -1)
+        at = layout.granted
+        self.start_rows = words[at : at + rows]
+        at += rows
+        self.counts = words[at : at + rows * COUNTS].reshape(rows, COUNTS)
+        at += rows * COUNTS
+        self.reals = words[at : at + rows * REALS].view(np.float64).reshape(rows, REALS)
+        at += rows * REALS
+        self.tables = words[at:].reshape(rows, layout.max_pages)
+        words[:] = 0
+
+    def fill(self, step: Step) -> int:
+        """Write a step that is launched; returns how many leading words matter. Raises `InvariantBroken` for one that
+        does not fit."""
+        self.demand(step, [Asked.NOTHING if ref.row in step.unsampled else Asked.SAMPLE for ref in step.rows])
+        granted = self._grant(step)
+        if step.prefills:
+            self._start(step.prefills)
+            return self.layout.words
+        return self.layout.granted if granted else self.layout.head
+
+    def demand(self, step: Step, asked: list[Asked]) -> int:
+        """Write only whose rows they are and what is asked of each; returns how many leading words matter."""
+        count = len(step.rows)
+        if count > self.layout.rows:
+            raise InvariantBroken(f"step {step.id} has {count} rows, but the device was built for {self.layout.rows}")
+        self.step[0] = step.id
+        self.rows[:count] = [ref.row for ref in step.rows]
+        self.rows[count:] = PAD_ROW
+        self.asked[:count] = asked
+        self.asked[count:] = Asked.NOTHING
+        return self.layout.head
+
+    def _grant(self, step: Step) -> int:
+        row, index, page = self.grants
+        self.grants[:] = 0  # the padding row's first entry holds the scrap page
+        at = 0
+        for grant in step.grants:
+            end = at + len(grant.pages)
+            _check_pages(grant.row, grant.first + len(grant.pages), self.layout.max_pages)
+            if end > self.layout.grants:
+                raise InvariantBroken(f"step {step.id} grants more than the {self.layout.grants} pages it may")
+            row[at:end] = grant.row
+            index[at:end] = range(grant.first, grant.first + len(grant.pages))
+            page[at:end] = grant.pages
+            at = end
+        return at
+
+    def _start(self, prefills: tuple[Prefill, ...]) -> None:
+        self.start_rows[:] = PAD_ROW
+        self.counts[:] = PADDING_COUNTS
+        self.reals[:] = PADDING_REALS
+        self.tables[:] = SCRAP_PAGE
+        for i, prefill in enumerate(prefills):
+            start = prefill.start
+            _check_pages(start.ref.row, len(prefill.pages), self.layout.max_pages)
+            last = prefill.position + len(prefill.ids) - 1
+            self.start_rows[i] = start.ref.row
+            self.counts[i] = (
+                *(POISON, last, start.state, start.left, start.left_next, start.objects_left, signed(start.seed)),
+                *(start.top_logprobs, start.host_masked, False, start.ref.epoch),
+            )
+            self.reals[i] = (POISON, POISON, start.temperature, start.top_p)
+            self.tables[i, : len(prefill.pages)] = prefill.pages
+
+
+def _check_pages(row: int, pages: int, max_pages: int) -> None:
+    if pages > max_pages:
+        raise InvariantBroken(f"row {row} is granted {pages} pages, but its page table holds {max_pages}")
+
+
+PADDING_COUNTS = np.array([int(column is Count.DONE) for column in Count], dtype=np.int64)
+"""The padding row's integers: done, a valid token, its logprobs not wanted by anyone who asks nothing."""
+PADDING_REALS = np.array([POISON, POISON, 0.0, 1.0])
+
+
+class Inbox:
+    """The words on the device, `words` int64 [layout.words], with its parts as tensors that share its memory."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        rows = layout.rows
+        self.words = torch.zeros(layout.words, dtype=torch.int64, device=device)
+        self.step, self.rows, self.asked = self.words[: layout.head].split([1, rows, rows])
+        self.grants: Tensor = self.words[layout.head : layout.granted].view(_GRANT, -1)
+        parts = [rows, rows * COUNTS, rows * REALS, rows * layout.max_pages]
+        start_rows, counts, reals, tables = self.words[layout.granted :].split(parts)
+        self.start_rows, self.counts = start_rows, counts.view(rows, COUNTS)
+        self.reals = reals.view(torch.float64).view(rows, REALS)
+        self.tables = tables.view(rows, layout.max_pages)

@@ -1,0 +1,113 @@
+"""What a step computes, over memory that stays: begin rows, extend tables, forward, tail, park.
+
+In: the words in the inbox, and what earlier parts left in the shared buffers. Out: `hidden`, `logits` and `lines`.
+`extend`, `forward`, `tail` and `parked_tail` depend on no tensor's content and take no host lists, so each may be
+captured as a CUDA graph; whoever calls decides on which stream or thread, in launch order (I1), under
+`torch.inference_mode`.
+
+There is one set of shared buffers: each forward overwrites the previous one's logits, so rows that wait for a host mask
+are parked first. Prompts are fed one sequence at a time. That a token's result depends neither on its company nor on
+whether it was prefilled or decoded is the model's promise (`models.base`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gapless.constrain.table import Table
+from gapless.device.packet import Inbox, Layout
+from gapless.device.prompt import Prompt
+from gapless.device.record import WIDTH
+from gapless.device.rows import Feed, RowStore
+from gapless.device.tables import DeviceTable
+from gapless.device.tail import MASKED, Batch, Tail, TailKind
+from gapless.models.base import Model
+from gapless.records import POISON, DeviceLimits, Prefill
+
+
+class Program:
+    """Owns the rows, the cache and the shared buffers of one device.
+
+    `inbox` is written before each step. `batch` holds the step's rows, `parked` one row in a lane: its `step`, `rows`
+    and `asked` are filled from `lane_words` int64 [3].
+    """
+
+    def __init__(self, model: Model, table: Table, limits: DeviceLimits, layout: Layout) -> None:
+        device = model.device
+        self.model = model
+        self.cache = model.new_cache(limits.pages, limits.page_size)
+        self.rows = RowStore(limits.rows, layout.max_pages, device)
+        self.table = DeviceTable(table, device)
+        self.inbox = Inbox(layout, device)
+        self._tail = Tail(model, self.table, self.rows)
+        sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
+        dim, lanes = sample.shape[1], limits.rows * limits.depth
+
+        def batch(count: int, step: Tensor, rows: Tensor, asked: Tensor) -> Batch:
+            logits = torch.zeros((count, model.vocab), device=device)
+            masks = torch.ones((count, model.vocab), dtype=torch.bool, device=device)
+            return Batch(step, rows, asked, logits, sample.new_zeros((count, dim)), masks, new_lines(count, device))
+
+        self.batch = batch(layout.rows, self.inbox.step, self.inbox.rows, self.inbox.asked)
+        self.lane_words = torch.zeros(3, dtype=torch.int64, device=device)
+        self.parked = batch(1, *self.lane_words.split(1))
+        self.parked_logits = torch.zeros((lanes, model.vocab), device=device)
+        self.parked_hidden = sample.new_zeros((lanes, dim))
+
+    def begin(self) -> None:
+        """Begin the rows whose starts lie in the inbox."""
+        self.rows.begin(self.inbox)
+
+    def extend(self) -> None:
+        """Extend page tables by the grants in the inbox."""
+        self.rows.extend(self.inbox)
+
+    def forward(self, count: int) -> None:
+        """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits."""
+        feed = self.rows.feed(self.inbox.rows[:count])
+        self.batch.hidden[:count] = self._forward(feed)
+        self.head(count)
+
+    def head(self, count: int) -> None:
+        """Hidden -> logits, of the first `count` rows."""
+        self.batch.logits[:count] = self.model.logits(self.batch.hidden[:count])
+
+    def prompt(self, place: int, prefill: Prefill, prompt: Prompt) -> None:
+        """Compute a sequence's picture block if it has one to compute, then feed its ids -> hidden at `place`."""
+        if prefill.picture is not None and prompt.crops is not None:
+            picture = self.model.encode_picture(prompt.crops, prefill.picture.tiling)
+            self.model.prefill_prefix(picture, self.cache, prompt.prefix_pages)
+        if prefill.tail is not None:
+            self.cache.copy_page(*prefill.tail)
+        tables = self.rows.pages[prefill.start.ref.row].expand(len(prompt.ids), -1)
+        feed = Feed(prompt.ids, prompt.values, prompt.positions, tables)
+        self.batch.hidden[place] = self._forward(feed)[-1]
+
+    def tail(self, count: int, kind: TailKind) -> None:
+        """Do what is asked of the first `count` rows of the inbox."""
+        self._tail.run(self.batch.first(count), kind)
+
+    def parked_tail(self) -> None:
+        """Do what is asked of the row in the lane that was fetched."""
+        self._tail.run(self.parked, MASKED)
+
+    def park(self, place: int, lane: int) -> None:
+        """Set the logits and hidden state of the row at `place` of the last forward aside in a lane."""
+        self.parked_logits[lane] = self.batch.logits[place]
+        self.parked_hidden[lane] = self.batch.hidden[place]
+
+    def fetch(self, lane: int) -> None:
+        """Bring a lane's logits and hidden state to where `parked_tail` reads them."""
+        self.parked.logits[0] = self.parked_logits[lane]
+        self.parked.hidden[0] = self.parked_hidden[lane]
+
+    def _forward(self, feed: Feed) -> Tensor:
+        """One model call of T tokens -> hidden [T, dim]."""
+        x = self.model.embed(feed.ids, feed.values)
+        return self.model.forward(x, feed.positions, feed.tables, self.cache)
+
+
+def new_lines(count: int, device: torch.device) -> Tensor:
+    """Lines for `count` rows, float64 [count, WIDTH], all POISON."""
+    return torch.full((count, WIDTH), float(POISON), dtype=torch.float64, device=device)

@@ -1,0 +1,55 @@
+"""Prompts as int64 words that travel in one piece: what one sequence's prefill feeds.
+
+In: a `Prefill` with T ids, which computes a picture block on n pages or none. Out: 3 T + n words: the ids, the
+positions, the values (two float32 to a word), the block's pages; and on the device the same words by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gapless.device.packet import Words
+from gapless.errors import InvariantBroken
+from gapless.records import POISON, Prefill
+
+
+def prompt_words(prefill: Prefill) -> int:
+    """How many words `write_prompt` fills. Raises `InvariantBroken` for a prompt that feeds nothing."""
+    if not prefill.ids:
+        raise InvariantBroken(f"row {prefill.start.ref.row} is prefilled with no ids, so nothing foretells its token")
+    return 3 * len(prefill.ids) + len(prefill.prefix_pages)
+
+
+def write_prompt(prefill: Prefill, words: Words) -> None:
+    """Fill `words` int64 [prompt_words(prefill)]."""
+    length = len(prefill.ids)
+    words[:length] = prefill.ids
+    words[length : 2 * length] = range(prefill.position, prefill.position + length)
+    values = words[2 * length : 3 * length].view(np.float32).reshape(length, 2)
+    values[:] = POISON
+    for i, value in enumerate(prefill.values):
+        values[i, : len(value)] = value
+    words[3 * length :] = prefill.prefix_pages
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt on the device: `ids` int64 [T], `positions` int64 [T], `values` float32 [T, 2], `prefix_pages` int64 [n],
+    and the crops when it computes a picture block."""
+
+    ids: Tensor
+    positions: Tensor
+    values: Tensor
+    prefix_pages: Tensor
+    crops: Tensor | None
+
+    @classmethod
+    def of(cls, prefill: Prefill, words: Tensor, crops: Tensor | None) -> Prompt:
+        """Name the parts of a prefill's words."""
+        length, pages = len(prefill.ids), len(prefill.prefix_pages)
+        ids, positions, values, prefix_pages = words.split([length, length, length, pages])
+        return cls(ids, positions, values.view(torch.float32).view(length, 2), prefix_pages, crops)
