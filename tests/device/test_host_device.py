@@ -124,20 +124,20 @@ def test_arrivals_own_their_values():
 
 def test_landing_buffers_are_poisoned_at_launch_and_hold_only_their_own_step(gated):
     model, device = gated
-    device._poison = True
+    device._flights.poison = True
     rig = Rig(device)
     seq = rig.seq(max_tokens=20, lasts=3)
     rig.once(rig.prefill_step([seq]), [seq])
-    landing = device._slots[0]
+    landing = device._flights.slots[0]
     assert int(landing.host[0, 0]) == 1
-    assert not np.shares_memory(landing.host, landing.source)
+    assert not np.shares_memory(landing.host, device._slots[0])
     model.gate.clear()
     model.entered.clear()
     step = rig.launch(rig.decode_step([seq]), [seq])
     assert model.entered.wait(30)
     assert np.all(landing.host == POISON)
     model.gate.set()
-    for landed in device._flights[step.id].landed:
+    for landed in device._flights.due(step, (seq.ref,)).landed:
         assert landed.wait(30)
     landing.host[0, 0] = step.id - 1  # as if an older step's line were still there
     with pytest.raises(InvariantBroken, match="I4"):

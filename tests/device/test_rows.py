@@ -110,12 +110,13 @@ def test_done_rows_are_fed_length_one_on_the_scrap_page():
     store.counts[1:3, Count.TOKEN] = rows(11, 12)
     store.reals[1:3, Real.VALUE_0] = 0.25
     store.end(rows(1, 2), torch.tensor([False, True]))
-    feed = store.feed(rows(1, 2, 0, 0))
+    feed = store.feed(rows(1, 2, 0, 0), 3)
     assert feed.ids.tolist() == [11, 0, 0, 0]
     assert feed.positions.tolist() == [4, 0, 0, 0]
     assert feed.tables.tolist() == [[4, 7, 0], [0] * 3, [0] * 3, [0] * 3]
     assert feed.values.tolist() == [[0.25, -1], [-1, -1], [-1, -1], [-1, -1]]
     assert feed.values.dtype == torch.float32
+    assert store.feed(rows(1, 2), 2).tables.tolist() == [[4, 7], [0, 0]]
 
 
 def test_rows_advance_where_they_move_and_nowhere_else():

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gapless.constrain.table import Table
-from gapless.device.packet import SCRAP_PAGE, Asked, Layout, Packet, Words
+from gapless.device.packet import SCRAP_PAGE, Asked, Layout, Packet, Words, check_step, write_head
 from gapless.device.program import Program, new_lines
 from gapless.device.prompt import Prompt, prompt_words, write_prompt
 from gapless.device.tail import MASKED, Needs
@@ -49,14 +49,6 @@ def _pack_prompt(prefill: Prefill) -> tuple[Words, Crops | None]:
     return words, None if prefill.picture is None else prefill.picture.crops.copy()
 
 
-def check_step(step: Step) -> None:
-    """Raises `InvariantBroken` for a step that cannot be launched."""
-    if step.kind is StepKind.PARKED:
-        raise InvariantBroken(f"step {step.id} is a parked row's: it has no forward; finalize it instead")
-    if step.kind is StepKind.PREFILL and step.rows != tuple(p.start.ref for p in step.prefills):
-        raise InvariantBroken(f"step {step.id} prefills other rows than it names")
-
-
 class Executor:
     """Owns the program and record buffers: `slots` [depth] of [rows, WIDTH], `lanes` [rows * depth] of [1, WIDTH]."""
 
@@ -87,7 +79,7 @@ class Executor:
         else:
             if self._rehearse:
                 self._check(count)
-            self.program.forward(count)
+            self.program.forward(count, self._layout.max_pages)
             if self._rehearse:
                 self.program.rows.hand_over(self.program.inbox.rows[:count])
         ready = [ref.row for ref in step.rows if ref.row not in step.unsampled]
@@ -114,9 +106,9 @@ class Executor:
             self.lanes[step.lane][:] = self.program.parked.lines
             return
         count = len(step.rows)
-        words = np.zeros(self._layout.words, dtype=np.int64)
-        head = Packet(self._layout, words).demand(step, asked)
-        self.program.inbox.words[:head] = torch.from_numpy(words[:head])
+        head = np.empty(self._layout.head, dtype=np.int64)
+        write_head(self._layout, head, step, asked)
+        self.program.inbox.words[: len(head)] = torch.from_numpy(head)
         self._mask(self.program.batch.masks, step, masks)
         self.program.tail(count, MASKED)
         self.slots[step.slot][:count] = self.program.batch.lines[:count]
@@ -143,7 +135,8 @@ class Executor:
     def _check(self, count: int) -> None:
         """Rehearsal: every fed row has a sampled token and a page for its position."""
         rows = self.program.inbox.rows[:count]
-        feed, done = self.program.rows.feed(rows), self.program.rows.done(rows)
+        feed = self.program.rows.feed(rows, self._layout.max_pages)
+        done = self.program.rows.done(rows)
         pages = feed.tables.gather(1, (feed.positions // self._page_size)[:, None])[:, 0]
         for wrong, what in (
             (feed.ids < 0, "I1: fed before its last token was sampled"),

@@ -11,6 +11,7 @@ on the device, in which `Inbox` names the parts as tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from gapless.device.sampler import signed
 from gapless.errors import InvariantBroken
-from gapless.records import POISON, Prefill, Step
+from gapless.records import POISON, Prefill, Step, StepKind
 
 Words = npt.NDArray[np.int64]
 
@@ -99,7 +100,6 @@ class Packet:
         rows = layout.rows
         self.layout = layout
         self.words = words
-        self.step, self.rows, self.asked = words[:1], words[1 : 1 + rows], words[1 + rows : layout.head]
         self.grants = words[layout.head : layout.granted].reshape(_GRANT, -1)
         at = layout.granted
         self.start_rows = words[at : at + rows]
@@ -114,24 +114,13 @@ class Packet:
     def fill(self, step: Step) -> int:
         """Write a step that is launched; returns how many leading words matter. Raises `InvariantBroken` for one that
         does not fit."""
-        self.demand(step, [Asked.NOTHING if ref.row in step.unsampled else Asked.SAMPLE for ref in step.rows])
+        asked = [Asked.NOTHING if ref.row in step.unsampled else Asked.SAMPLE for ref in step.rows]
+        write_head(self.layout, self.words, step, asked)
         granted = self._grant(step)
         if step.prefills:
             self._start(step.prefills)
             return self.layout.words
         return self.layout.granted if granted else self.layout.head
-
-    def demand(self, step: Step, asked: list[Asked]) -> int:
-        """Write only whose rows they are and what is asked of each; returns how many leading words matter."""
-        count = len(step.rows)
-        if count > self.layout.rows:
-            raise InvariantBroken(f"step {step.id} has {count} rows, but the device was built for {self.layout.rows}")
-        self.step[0] = step.id
-        self.rows[:count] = [ref.row for ref in step.rows]
-        self.rows[count:] = PAD_ROW
-        self.asked[:count] = asked
-        self.asked[count:] = Asked.NOTHING
-        return self.layout.head
 
     def _grant(self, step: Step) -> int:
         row, index, page = self.grants
@@ -166,6 +155,31 @@ class Packet:
             self.tables[i, : len(prefill.pages)] = prefill.pages
 
 
+def write_head(layout: Layout, words: Words, step: Step, asked: Sequence[int]) -> None:
+    """Write whose rows a step's are and what is asked of each into `words` int64 [>= layout.head]. Raises
+    `InvariantBroken` if they are too many."""
+    count, rows = len(step.rows), layout.rows
+    if count > rows:
+        raise InvariantBroken(f"step {step.id} has {count} rows, but the device was built for {rows}")
+    words[0] = step.id
+    words[1 : 1 + count] = [ref.row for ref in step.rows]
+    words[1 + count : 1 + rows] = PAD_ROW
+    words[1 + rows : 1 + rows + count] = asked
+    words[1 + rows + count : layout.head] = Asked.NOTHING
+
+
+def check_step(step: Step) -> None:
+    """Raises `InvariantBroken` for a step that cannot be launched."""
+    if step.kind is StepKind.PARKED:
+        raise InvariantBroken(f"step {step.id} is a parked row's: it has no forward; finalize it instead")
+    if step.kind is StepKind.PREFILL and step.rows != tuple(p.start.ref for p in step.prefills):
+        raise InvariantBroken(f"step {step.id} prefills other rows than it names")
+    for prefill in step.prefills:
+        if not prefill.ids:
+            row = prefill.start.ref.row
+            raise InvariantBroken(f"row {row} is prefilled with no ids, so nothing foretells its token")
+
+
 def _check_pages(row: int, pages: int, max_pages: int) -> None:
     if pages > max_pages:
         raise InvariantBroken(f"row {row} is granted {pages} pages, but its page table holds {max_pages}")
@@ -182,10 +196,10 @@ class Inbox:
     def __init__(self, layout: Layout, device: torch.device) -> None:
         rows = layout.rows
         self.words = torch.zeros(layout.words, dtype=torch.int64, device=device)
-        self.step, self.rows, self.asked = self.words[: layout.head].split([1, rows, rows])
+        self.step, self.rows, self.asked = torch.split(self.words[: layout.head], [1, rows, rows])
         self.grants: Tensor = self.words[layout.head : layout.granted].view(_GRANT, -1)
         parts = [rows, rows * COUNTS, rows * REALS, rows * layout.max_pages]
-        start_rows, counts, reals, tables = self.words[layout.granted :].split(parts)
+        start_rows, counts, reals, tables = torch.split(self.words[layout.granted :], parts)
         self.start_rows, self.counts = start_rows, counts.view(rows, COUNTS)
         self.reals = reals.view(torch.float64).view(rows, REALS)
         self.tables = tables.view(rows, layout.max_pages)

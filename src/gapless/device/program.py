@@ -51,7 +51,7 @@ class Program:
 
         self.batch = batch(layout.rows, self.inbox.step, self.inbox.rows, self.inbox.asked)
         self.lane_words = torch.zeros(3, dtype=torch.int64, device=device)
-        self.parked = batch(1, *self.lane_words.split(1))
+        self.parked = batch(1, *torch.split(self.lane_words, 1))
         self.parked_logits = torch.zeros((lanes, model.vocab), device=device)
         self.parked_hidden = sample.new_zeros((lanes, dim))
 
@@ -63,9 +63,12 @@ class Program:
         """Extend page tables by the grants in the inbox."""
         self.rows.extend(self.inbox)
 
-    def forward(self, count: int) -> None:
-        """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits."""
-        feed = self.rows.feed(self.inbox.rows[:count])
+    def forward(self, count: int, columns: int) -> None:
+        """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits.
+
+        `columns`: how much of the page tables is passed on; every row's own page must be in it.
+        """
+        feed = self.rows.feed(self.inbox.rows[:count], columns)
         self.batch.hidden[:count] = self._forward(feed)
         self.head(count)
 

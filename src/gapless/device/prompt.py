@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from gapless.device.packet import Words
-from gapless.errors import InvariantBroken
 from gapless.records import POISON, Prefill
 
 
 def prompt_words(prefill: Prefill) -> int:
-    """How many words `write_prompt` fills. Raises `InvariantBroken` for a prompt that feeds nothing."""
-    if not prefill.ids:
-        raise InvariantBroken(f"row {prefill.start.ref.row} is prefilled with no ids, so nothing foretells its token")
+    """How many words `write_prompt` fills."""
     return 3 * len(prefill.ids) + len(prefill.prefix_pages)
 
 
@@ -38,8 +35,8 @@ def write_prompt(prefill: Prefill, words: Words) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt on the device: `ids` int64 [T], `positions` int64 [T], `values` float32 [T, 2], `prefix_pages` int64 [n],
-    and the crops when it computes a picture block."""
+    """A prompt on the device: `ids` and `positions` int64 [T], `values` float32 [T, 2], `prefix_pages` int64 [n], and
+    the crops when it computes a picture block."""
 
     ids: Tensor
     positions: Tensor
@@ -51,5 +48,5 @@ class Prompt:
     def of(cls, prefill: Prefill, words: Tensor, crops: Tensor | None) -> Prompt:
         """Name the parts of a prefill's words."""
         length, pages = len(prefill.ids), len(prefill.prefix_pages)
-        ids, positions, values, prefix_pages = words.split([length, length, length, pages])
+        ids, positions, values, prefix_pages = torch.split(words, [length, length, length, pages])
         return cls(ids, positions, values.view(torch.float32).view(length, 2), prefix_pages, crops)

@@ -69,15 +69,15 @@ class RowStore:
         """Bool [B], which rows are done."""
         return self.counts[rows, Count.DONE] != 0
 
-    def feed(self, rows: Tensor) -> Feed:
-        """Rows int64 [B] (padding rows may repeat) -> what the next forward is fed with."""
+    def feed(self, rows: Tensor, columns: int) -> Feed:
+        """Rows int64 [B] (padding rows may repeat) -> what the next forward is fed with; `columns` of the tables."""
         counts, done = self.counts[rows], self.done(rows)
         values = self.reals[rows, : Real.VALUE_1 + 1].float()
         return Feed(
             ids=torch.where(done, 0, counts[:, Count.TOKEN]),
             values=torch.where(done[:, None], float(POISON), values),
             positions=torch.where(done, 0, counts[:, Count.POSITION]),
-            tables=torch.where(done[:, None], SCRAP_PAGE, self.pages[rows]),
+            tables=torch.where(done[:, None], SCRAP_PAGE, self.pages[rows, :columns]),
         )
 
     def hand_over(self, rows: Tensor) -> None:

@@ -15,63 +15,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-import numpy as np
 import torch
 
 from gapless.config import HostDeviceConfig
 from gapless.device.executor import Executor
+from gapless.device.flights import Flight, said
 from gapless.device.record import Lines
-from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
-from gapless.records import POISON, RowRef, Step
+from gapless.errors import DeviceLost, InvariantBroken
 
 Operation = Callable[[], None]
 
 _CLOSED = "the device was closed; load the model again"
 
 
-@dataclass(slots=True, eq=False)
-class Landing:
-    """The host's copy of one slot's or lane's lines, allocated once. `source` is the device's own buffer.
-
-    Only the copy worker writes `host` while a flight holds it, and it is read behind the flight's events.
-    """
-
-    source: Lines
-    host: Lines
-    holder: Flight | None = None
-
-    def take(self, flight: Flight, poison: bool) -> None:
-        """Reserve for a flight; raises `InvariantBroken` if another's lines were not read yet (I4)."""
-        if self.holder is not None and not self.holder.read:
-            raise InvariantBroken(
-                f"I4: step {flight.step.id} lands where step {self.holder.step.id}'s records were not read yet"
-            )
-        self.holder = flight
-        if poison:
-            self.host[:] = POISON
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A launched step on its way. `waiting` rows are unsampled, `ready` ones sampled or closed.
-
-    The workers set `error`, `started` and `ended`; the loop reads them behind the events in `landed`. `origin` is the
-    flight whose forward a parked row was computed in: its failure is the parked row's too.
-    """
-
-    step: Step
-    landing: Landing
-    waiting: set[RowRef]
-    ready: set[RowRef]
-    origin: Flight | None = None
-    landed: list[threading.Event] = field(default_factory=list)
-    error: BaseException | None = None
-    started: float | None = None
-    ended: float = 0.0
-    read: bool = False
+HostFlight = Flight[threading.Event]
 
 
 class Stream:
@@ -159,8 +118,8 @@ class Streams:
         self._compute.submit(run)
         return built.result()
 
-    def enqueue(self, flight: Flight, compute: Operation, lines: list[int]) -> None:
-        """Enqueue one computation of a flight; behind it `lines` are copied out and an event is set."""
+    def enqueue(self, flight: HostFlight, compute: Operation, source: Lines, lines: list[int]) -> None:
+        """Enqueue one computation of a flight; behind it `lines` of `source` are copied out and an event is set."""
         landed = threading.Event()
         flight.landed.append(landed)
 
@@ -170,14 +129,14 @@ class Streams:
                 landed.set()
 
         def copy() -> None:
-            self._copy_out(flight, lines)
+            self._copy_out(flight, source, lines)
             landed.set()
 
         if not self._compute.submit(run):
             flight.error = DeviceLost(_CLOSED)
             landed.set()
 
-    def enqueue_silent(self, flight: Flight | None, compute: Operation) -> None:
+    def enqueue_silent(self, flight: HostFlight | None, compute: Operation) -> None:
         """Enqueue an operation nobody waits for; a failure is its flight's, or without one loses the device."""
 
         def run() -> None:
@@ -199,7 +158,7 @@ class Streams:
         self._copy.stop()
         self._executor = None
 
-    def _run(self, flight: Flight, compute: Operation) -> None:
+    def _run(self, flight: HostFlight, compute: Operation) -> None:
         origin = flight.origin
         if self._compute.stopping:
             flight.error = DeviceLost(_CLOSED)
@@ -210,7 +169,7 @@ class Streams:
         else:
             self._time(flight, compute)
 
-    def _time(self, flight: Flight, compute: Operation) -> None:
+    def _time(self, flight: HostFlight, compute: Operation) -> None:
         flight.started = time.perf_counter() if flight.started is None else flight.started
         try:
             with torch.inference_mode():
@@ -219,10 +178,10 @@ class Streams:
             self._fail(flight, error)
         flight.ended = time.perf_counter()
 
-    def _fail(self, flight: Flight | None, error: BaseException) -> None:
+    def _fail(self, flight: HostFlight | None, error: BaseException) -> None:
         """Keep an exception for `wait`; only what cannot be blamed on one step loses the device."""
         if flight is None or isinstance(error, MemoryError | DeviceLost) or not isinstance(error, Exception):
-            self._lost = DeviceLost(f"the CPU device cannot go on: {_said(error)}; load the model again")
+            self._lost = DeviceLost(f"the CPU device cannot go on: {said(error)}; load the model again")
             self._lost.__cause__ = error
             error = self._lost
         elif not isinstance(error, InvariantBroken):
@@ -230,35 +189,12 @@ class Streams:
         if flight is not None:
             flight.error = error
 
-    def _mute(self, flight: Flight) -> None:
+    def _mute(self, flight: HostFlight) -> None:
         with torch.inference_mode():
             self.executor.finish(flight.step.rows)
 
-    def _copy_out(self, flight: Flight, lines: list[int]) -> None:
+    def _copy_out(self, flight: HostFlight, source: Lines, lines: list[int]) -> None:
         if self._delay and not self._copy.stopping:
             self._copy.sleep(self._delay)
         if flight.error is None and lines:
-            flight.landing.host[lines] = flight.landing.source[lines]
-
-
-def blame(flight: Flight) -> GaplessError | None:
-    """What `wait` must raise for a flight whose events are set: None, `StepFailed`, or what ends the engine."""
-    error = flight.error
-    if error is None:
-        return None
-    if isinstance(error, DeviceLost | InvariantBroken):
-        raised: GaplessError = type(error)(str(error))
-    else:
-        raised = StepFailed(f"step {flight.step.id} failed on the device: {_said(error)}")
-    raised.__cause__ = error
-    return raised
-
-
-def new_landing(source: torch.Tensor) -> Landing:
-    """A landing buffer for one of the executor's line buffers; its memory is the host's own (I10)."""
-    view: Lines = source.numpy()
-    return Landing(view, np.full_like(view, POISON))
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            flight.landing.host[lines] = source[lines]

@@ -1,0 +1,166 @@
+"""Steps on their way, as a device sees them: which rows still wait, whose lines land where, what went wrong.
+
+A pure state machine that every device keeps; it moves nothing itself. In: the calls of the protocol, in their order.
+Out: flights, or `InvariantBroken` for a call that cannot be meant. It does not know streams, threads or tensors: `E`
+is whatever a device waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from gapless.device.record import Lines, unpack_line
+from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
+from gapless.records import POISON, Mask, RowRecord, RowRef, Step, StepKind
+
+E = TypeVar("E")
+
+
+@dataclass(slots=True, eq=False)
+class Landing:
+    """The host's copy of one slot's or lane's lines, allocated once; read behind the events of the flight that holds
+    it."""
+
+    host: Lines
+    holder: Flight[Any] | None = None
+
+    def take(self, flight: Flight[Any], poison: bool) -> None:
+        """Reserve for a flight; raises `InvariantBroken` if another's lines were not read yet (I4)."""
+        if self.holder is not None and not self.holder.read:
+            raise InvariantBroken(
+                f"I4: step {flight.step.id} lands where step {self.holder.step.id}'s records were not read yet"
+            )
+        self.holder = flight
+        if poison:
+            self.host[:] = POISON
+
+
+@dataclass(slots=True, eq=False)
+class Flight(Generic[E]):
+    """A launched step on its way. `waiting` rows are unsampled, `ready` ones sampled or closed.
+
+    `landed`: what to wait for before the lines are read. `origin` is the flight whose forward a parked row was computed
+    in: its failure is the parked row's too.
+    """
+
+    step: Step
+    landing: Landing
+    waiting: set[RowRef]
+    ready: set[RowRef]
+    origin: Flight[E] | None = None
+    landed: list[E] = field(default_factory=list)
+    error: BaseException | None = None
+    started: float | None = None
+    ended: float = 0.0
+    read: bool = False
+
+
+class Flights(Generic[E]):
+    """All flights of one device, by step, and what is parked in its lanes."""
+
+    def __init__(self, slots: Sequence[Landing], lanes: Sequence[Landing], poison: bool) -> None:
+        self.slots, self.lanes = slots, lanes
+        self.poison = poison
+        self._flights: dict[int, Flight[E]] = {}
+        self._parked: dict[int, tuple[RowRef, Flight[E]]] = {}
+        self._masked_by_host: dict[int, bool] = {}
+        self._newest = -1
+
+    def launch(self, step: Step) -> Flight[E]:
+        """A step is launched. Raises if its slot's records were not read (I4), or a host-masked row would be sampled
+        without its mask (I7)."""
+        for prefill in step.prefills:
+            self._masked_by_host[prefill.start.ref.row] = prefill.start.host_masked
+        for ref in step.rows:
+            if self._masked_by_host.get(ref.row, False) and ref.row not in step.unsampled:
+                raise InvariantBroken(f"I7: {ref} is host-masked, but step {step.id} would sample it without its mask")
+        waiting = {ref for ref in step.rows if ref.row in step.unsampled}
+        flight: Flight[E] = Flight(step, self.slots[step.slot], waiting, set(step.rows) - waiting)
+        flight.landing.take(flight, self.poison)
+        self._flights[step.id] = flight
+        self._newest = step.id
+        return flight
+
+    def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> Flight[E]:
+        """Rows that waited are sampled or closed. Raises for a row that does not wait, or whose logits are gone."""
+        flight = self._unpark(step, masks) if step.kind is StepKind.PARKED else self._waiting(step, masks)
+        flight.waiting -= set(masks)
+        flight.ready |= set(masks)
+        return flight
+
+    def park(self, step: Step, lanes: Mapping[RowRef, int]) -> Flight[E]:
+        """Rows go to lanes. Raises for a row that does not wait, or a lane that is taken."""
+        flight = self._waiting(step, lanes)
+        for ref, lane in lanes.items():
+            holder = self.lanes[lane].holder
+            if lane in self._parked or (holder is not None and not holder.read):
+                raise InvariantBroken(f"I4: {ref} is parked in lane {lane}, which another row holds")
+        self._parked |= {lane: (ref, flight) for ref, lane in lanes.items()}
+        flight.waiting -= set(lanes)
+        return flight
+
+    def due(self, step: Step, rows: tuple[RowRef, ...]) -> Flight[E]:
+        """The flight of a step that is waited for. Raises if it is not in flight, or one of `rows` was not sampled."""
+        flight = self._flights.get(step.id)
+        if flight is None:
+            raise InvariantBroken(f"step {step.id} is waited for, but is not in flight")
+        unsampled = set(rows) - flight.ready
+        if unsampled:
+            raise InvariantBroken(f"I7: step {step.id} is waited for before {sorted(r.row for r in unsampled)} sampled")
+        return flight
+
+    def land(self, flight: Flight[E]) -> None:
+        """All that a flight waited for has come; its landing buffer is free once its lines were read."""
+        del self._flights[flight.step.id]
+        flight.read = True
+
+    def _waiting(self, step: Step, rows: Mapping[RowRef, object]) -> Flight[E]:
+        """The flight of a step whose `rows` wait for their masks and whose logits are still there."""
+        flight = self._flights.get(step.id)
+        idle = set(rows) - flight.waiting if flight is not None else set(rows)
+        if flight is None or idle:
+            raise InvariantBroken(f"I7: rows {sorted(r.row for r in idle)} of step {step.id} wait for no mask")
+        if step.id != self._newest:
+            raise InvariantBroken(f"I1: step {self._newest} has overwritten the logits of step {step.id}; park first")
+        return flight
+
+    def _unpark(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> Flight[E]:
+        """A parked row becomes a small flight of its own, landing in its lane's buffer.
+
+        A row that is only closed needs no logits, so it may leave even if they never reached the lane.
+        """
+        ref, origin = self._parked.get(step.lane, (None, None))
+        closes = ref is None and all(mask is None for mask in masks.values())
+        if step.rows != (ref,) and not closes:
+            raise InvariantBroken(f"I7: step {step.id} samples {step.rows} from lane {step.lane}, which holds {ref}")
+        flight: Flight[E] = Flight(step, self.lanes[step.lane], set(), set(), origin)
+        flight.landing.take(flight, self.poison)
+        self._parked.pop(step.lane, None)
+        self._flights[step.id] = flight
+        return flight
+
+
+def records_of(flight: Flight[E], rows: tuple[RowRef, ...]) -> tuple[RowRecord, ...]:
+    """Copies of the records of `rows`, from a flight that has landed."""
+    place = {ref: i for i, ref in enumerate(flight.step.rows)}
+    return tuple(unpack_line(flight.landing.host[place[ref]], flight.step.id, ref) for ref in rows)
+
+
+def blame(flight: Flight[E]) -> GaplessError | None:
+    """What `wait` must raise for a flight that has landed: None, `StepFailed`, or what ends the engine."""
+    error = flight.error
+    if error is None:
+        return None
+    if isinstance(error, DeviceLost | InvariantBroken):
+        raised: GaplessError = type(error)(str(error))
+    else:
+        raised = StepFailed(f"step {flight.step.id} failed on the device: {said(error)}")
+    raised.__cause__ = error
+    return raised
+
+
+def said(error: BaseException) -> str:
+    """An error's type and words."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
