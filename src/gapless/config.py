@@ -38,6 +38,21 @@ class HostDeviceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaDeviceConfig:
+    """A GPU. `graphs` off runs the same steps without CUDA graphs, for debugging.
+
+    `buckets`: the batch sizes steps are padded to, None for the usual ones. A single one gives all steps the same
+    arithmetic (tests of equality). `arena_bytes`: room for pictures on their way. `poison`: landing buffers are filled
+    with -1 at launch and freed pages with NaN (tests).
+    """
+
+    graphs: bool = True
+    buckets: tuple[int, ...] | None = None
+    arena_bytes: int = 64 * 2**20
+    poison: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ImageLimits:
     """What a picture may be. Checked from the header, before any pixel is decoded."""
 

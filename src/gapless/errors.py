@@ -110,6 +110,12 @@ class EngineDead(GaplessError):
     status: ClassVar[int] = 503
 
 
+class NotEnoughMemory(GaplessError):
+    """The GPU has too little free memory for the model with these settings; the message has the numbers."""
+
+    status: ClassVar[int] = 503
+
+
 class StepFailed(GaplessError):
     """A device step failed. Only the requests riding on it are lost (I11)."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gapless.constrain.table import Table
-from gapless.device.packet import SCRAP_PAGE, Asked, Layout, Packet, Words, check_step, write_head
+from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, write_head
 from gapless.device.program import Program, new_lines
 from gapless.device.prompt import Prompt, prompt_words, write_prompt
 from gapless.device.tail import MASKED, Needs
@@ -57,7 +57,7 @@ class Executor:
         self._layout = layout
         self._page_size = limits.page_size
         self._rehearse = rehearse
-        self._needs = Needs(self.program.table)
+        self._needs = Needs(self.program.table, limits.rows)
         self.slots = [new_lines(layout.rows, model.device) for _ in range(limits.depth)]
         self.lanes = [new_lines(1, model.device) for _ in range(limits.rows * limits.depth)]
         if rehearse:
@@ -144,10 +144,3 @@ class Executor:
         ):
             if bool(wrong.any()):
                 raise InvariantBroken(f"{what}: rows {rows[wrong].tolist()}")
-
-
-def demand(ref: RowRef, masks: Mapping[RowRef, Mask | None]) -> Asked:
-    """What a call of `finalize` asks of a row: its mask says it, None closes the row."""
-    if ref not in masks:
-        return Asked.NOTHING
-    return Asked.CLOSE if masks[ref] is None else Asked.SAMPLE

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from gapless.device.record import Lines, unpack_line
+from gapless.device.record import Lines, unpack_lines
 from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
 from gapless.records import POISON, Mask, RowRecord, RowRef, Step, StepKind
 
@@ -39,7 +39,8 @@ class Landing:
 
 @dataclass(slots=True, eq=False)
 class Flight(Generic[E]):
-    """A launched step on its way. `waiting` rows are unsampled, `ready` ones sampled or closed.
+    """A launched step on its way. `waiting` rows are unsampled, those that `left` were parked, all others are sampled
+    or closed.
 
     `landed`: what to wait for before the lines are read. `origin` is the flight whose forward a parked row was computed
     in: its failure is the parked row's too.
@@ -47,8 +48,8 @@ class Flight(Generic[E]):
 
     step: Step
     landing: Landing
-    waiting: set[RowRef]
-    ready: set[RowRef]
+    waiting: set[RowRef] = field(default_factory=set)
+    left: set[RowRef] = field(default_factory=set)
     origin: Flight[E] | None = None
     landed: list[E] = field(default_factory=list)
     error: BaseException | None = None
@@ -65,29 +66,34 @@ class Flights(Generic[E]):
         self.poison = poison
         self._flights: dict[int, Flight[E]] = {}
         self._parked: dict[int, tuple[RowRef, Flight[E]]] = {}
-        self._masked_by_host: dict[int, bool] = {}
+        self._masked_by_host: set[int] = set()
         self._newest = -1
 
     def launch(self, step: Step) -> Flight[E]:
         """A step is launched. Raises if its slot's records were not read (I4), or a host-masked row would be sampled
         without its mask (I7)."""
-        for prefill in step.prefills:
-            self._masked_by_host[prefill.start.ref.row] = prefill.start.host_masked
-        for ref in step.rows:
-            if self._masked_by_host.get(ref.row, False) and ref.row not in step.unsampled:
-                raise InvariantBroken(f"I7: {ref} is host-masked, but step {step.id} would sample it without its mask")
-        waiting = {ref for ref in step.rows if ref.row in step.unsampled}
-        flight: Flight[E] = Flight(step, self.slots[step.slot], waiting, set(step.rows) - waiting)
+        self._note_masks(step)
+        waiting = {ref for ref in step.rows if ref.row in step.unsampled} if step.unsampled else set()
+        flight: Flight[E] = Flight(step, self.slots[step.slot], waiting)
         flight.landing.take(flight, self.poison)
         self._flights[step.id] = flight
         self._newest = step.id
         return flight
 
+    def _note_masks(self, step: Step) -> None:
+        for prefill in step.prefills:
+            if prefill.start.host_masked:
+                self._masked_by_host.add(prefill.start.ref.row)
+            else:
+                self._masked_by_host.discard(prefill.start.ref.row)
+        for ref in step.rows if self._masked_by_host else ():
+            if ref.row in self._masked_by_host and ref.row not in step.unsampled:
+                raise InvariantBroken(f"I7: {ref} is host-masked, but step {step.id} would sample it without its mask")
+
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> Flight[E]:
         """Rows that waited are sampled or closed. Raises for a row that does not wait, or whose logits are gone."""
         flight = self._unpark(step, masks) if step.kind is StepKind.PARKED else self._waiting(step, masks)
         flight.waiting -= set(masks)
-        flight.ready |= set(masks)
         return flight
 
     def park(self, step: Step, lanes: Mapping[RowRef, int]) -> Flight[E]:
@@ -99,6 +105,7 @@ class Flights(Generic[E]):
                 raise InvariantBroken(f"I4: {ref} is parked in lane {lane}, which another row holds")
         self._parked |= {lane: (ref, flight) for ref, lane in lanes.items()}
         flight.waiting -= set(lanes)
+        flight.left |= set(lanes)
         return flight
 
     def due(self, step: Step, rows: tuple[RowRef, ...]) -> Flight[E]:
@@ -106,7 +113,9 @@ class Flights(Generic[E]):
         flight = self._flights.get(step.id)
         if flight is None:
             raise InvariantBroken(f"step {step.id} is waited for, but is not in flight")
-        unsampled = set(rows) - flight.ready
+        if rows == flight.step.rows and not flight.waiting and not flight.left:
+            return flight  # all of it, as nearly always
+        unsampled = set(rows) - (set(flight.step.rows) - flight.waiting - flight.left)
         if unsampled:
             raise InvariantBroken(f"I7: step {step.id} is waited for before {sorted(r.row for r in unsampled)} sampled")
         return flight
@@ -135,7 +144,7 @@ class Flights(Generic[E]):
         closes = ref is None and all(mask is None for mask in masks.values())
         if step.rows != (ref,) and not closes:
             raise InvariantBroken(f"I7: step {step.id} samples {step.rows} from lane {step.lane}, which holds {ref}")
-        flight: Flight[E] = Flight(step, self.lanes[step.lane], set(), set(), origin)
+        flight: Flight[E] = Flight(step, self.lanes[step.lane], origin=origin)
         flight.landing.take(flight, self.poison)
         self._parked.pop(step.lane, None)
         self._flights[step.id] = flight
@@ -144,8 +153,11 @@ class Flights(Generic[E]):
 
 def records_of(flight: Flight[E], rows: tuple[RowRef, ...]) -> tuple[RowRecord, ...]:
     """Copies of the records of `rows`, from a flight that has landed."""
-    place = {ref: i for i, ref in enumerate(flight.step.rows)}
-    return tuple(unpack_line(flight.landing.host[place[ref]], flight.step.id, ref) for ref in rows)
+    step, host = flight.step, flight.landing.host
+    if rows == step.rows:
+        return unpack_lines(host[: len(rows)], step.id, rows)
+    place = {ref: i for i, ref in enumerate(step.rows)}
+    return unpack_lines(host[[place[ref] for ref in rows]], step.id, rows)
 
 
 def blame(flight: Flight[E]) -> GaplessError | None:

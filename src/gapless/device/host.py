@@ -58,7 +58,7 @@ class HostDevice:
         executor = self._streams.executor
         work = pack_step(step, self._layout)
         flight = self._flights.launch(step)
-        lines = [i for i, ref in enumerate(step.rows) if ref in flight.ready]
+        lines = [i for i, ref in enumerate(step.rows) if ref.row not in step.unsampled]
         self._streams.enqueue(flight, partial(executor.launch, work), self._slots[step.slot], lines)
 
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:

@@ -11,7 +11,7 @@ on the device, in which `Inbox` names the parts as tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gapless.device.sampler import signed
 from gapless.errors import InvariantBroken
-from gapless.records import POISON, Prefill, Step, StepKind
+from gapless.records import POISON, Mask, Prefill, RowRef, Step, StepKind
 
 Words = npt.NDArray[np.int64]
 
@@ -166,6 +166,13 @@ def write_head(layout: Layout, words: Words, step: Step, asked: Sequence[int]) -
     words[1 + count : 1 + rows] = PAD_ROW
     words[1 + rows : 1 + rows + count] = asked
     words[1 + rows + count : layout.head] = Asked.NOTHING
+
+
+def demand(ref: RowRef, masks: Mapping[RowRef, Mask | None]) -> Asked:
+    """What a call of `finalize` asks of a row: its mask says it, None closes the row."""
+    if ref not in masks:
+        return Asked.NOTHING
+    return Asked.CLOSE if masks[ref] is None else Asked.SAMPLE
 
 
 def check_step(step: Step) -> None:

@@ -7,6 +7,7 @@ line names its step, row and epoch, so that a stale, poisoned or foreign line is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -45,18 +46,30 @@ def pack_lines(where: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Te
     return torch.cat([where.double(), token.double()[:, None], *reals], dim=1)
 
 
-def unpack_line(line: Lines, step: int, ref: RowRef) -> RowRecord:
-    """Read one line that should be `ref`'s in `step`; raises `InvariantBroken` if it is another's, or never landed."""
-    if int(line[Field.STEP]) != step:
-        raise InvariantBroken(f"I4: {ref}'s record of step {step} was read, but its buffer holds {int(line[0])}")
-    found = RowRef(int(line[Field.ROW]), int(line[Field.EPOCH]))
-    if found != ref:
+_FLAGS = [Flags(i) for i in range(2 * Flags.MUTED)]
+
+
+def unpack_lines(lines: Lines, step: int, refs: Sequence[RowRef]) -> tuple[RowRecord, ...]:
+    """Read lines that should be `refs`' in `step`, in that order.
+
+    Raises `InvariantBroken` if one is another's, or never landed. Everything that comes out is the reader's own.
+    """
+    heads = lines[:, : TOP + 1].tolist()
+    return tuple([_unpack(head, lines[i], step, ref) for i, (head, ref) in enumerate(zip(heads, refs, strict=True))])
+
+
+def _unpack(head: list[float], line: Lines, step: int, ref: RowRef) -> RowRecord:
+    number, row, epoch, flags, token, first, second, logprob, best = head
+    if number != step:
+        raise InvariantBroken(f"I4: {ref}'s record of step {step} was read, but its buffer holds {int(number)}")
+    if row != ref.row or epoch != ref.epoch:
+        found = RowRef(int(row), int(epoch))
         raise InvariantBroken(f"I9: step {step} brought a record of {found} where {ref} was meant")
-    flags, token = Flags(int(line[Field.FLAGS])), int(line[Field.TOKEN])
     if token < 0:
-        return RowRecord(ref, flags, None)
-    values = tuple(float(v) for v in line[Field.VALUE_0 : Field.VALUE_1 + 1] if v >= 0)
-    return RowRecord(ref, flags, Token(token, values, float(line[Field.LOGPROB]), _alternatives(line)))
+        return RowRecord(ref, _FLAGS[int(flags)], None)
+    values = () if first < 0 else (first,) if second < 0 else (first, second)
+    top = () if best < 0 else _alternatives(line)
+    return RowRecord(ref, _FLAGS[int(flags)], Token(int(token), values, logprob, top))
 
 
 def _alternatives(line: Lines) -> tuple[tuple[int, float], ...]:

@@ -3,16 +3,83 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 
 from gapless.config import EngineConfig
 from gapless.device.packet import Layout
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.records import DeviceLimits
 
 MEMORY_SHARE = 4
 """Without `pages`, the KV cache takes at most this fraction (one over it) of the machine's memory."""
 UNKNOWN_MEMORY = 8 * 2**30
+SPARE = 2**30
+"""Bytes of a GPU left free beside what was measured: prompts, pictures, what the driver and libraries take later."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlan:
+    """How a GPU's memory is divided, in bytes, and what the start cost.
+
+    `held`: weights and whatever else was there before; `reserve`: for steps, prompts, pictures and graphs; `cache`:
+    `pages` pages; `graphs` were captured in `seconds` and took `graph_bytes` of the reserve.
+    """
+
+    gpu: str
+    total: int
+    held: int
+    reserve: int
+    cache: int
+    pages: int
+    page_size: int
+    rows: int
+    graphs: int = 0
+    graph_bytes: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        captured = (
+            f"{self.graphs} graphs in {self.seconds:.1f} s and {_gb(self.graph_bytes)}" if self.graphs else "no graphs"
+        )
+        return (
+            f"{self.gpu}, {_gb(self.total)}: weights and others {_gb(self.held)}, KV cache {_gb(self.cache)} "
+            f"({self.pages} pages of {self.page_size} tokens, {self.rows} rows), reserve {_gb(self.reserve)}; "
+            f"{captured}"
+        )
+
+
+def gpu_pages(limits: DeviceLimits, config: EngineConfig, page_bytes: int, free: int, peak: int) -> tuple[int, int]:
+    """Pages for a GPU with `free` bytes, on which one full step held `peak` bytes; and the bytes left for steps.
+
+    Twice the peak is left, since eager steps and graphs keep memory apart, and `SPARE`. `limits.pages` is what is
+    wanted: as it stands if `config.pages` asked for it, else as much of it as fits, but no fewer than one row needs.
+    Raises `NotEnoughMemory`.
+    """
+    reserve = 2 * peak + SPARE
+    fits = max(0, free - reserve) // page_bytes
+    least = limits.pages if config.pages is not None else _pages_of_a_row(limits) + 1
+    if fits < least:
+        raise NotEnoughMemory(
+            f"the GPU has {_gb(free)} free after the weights, but {_gb(least * page_bytes + reserve)} are needed: "
+            f"{_gb(least * page_bytes)} for {least} pages and {_gb(reserve)} for steps; "
+            f"lower max_rows (now {limits.rows - 1}), pages or page_size, or free memory on the GPU",
+            param="pages",
+        )
+    return min(limits.pages, fits), reserve
+
+
+def with_pages(limits: DeviceLimits, pages: int) -> DeviceLimits:
+    """The same limits with another number of pages."""
+    return replace(limits, pages=pages)
+
+
+def _pages_of_a_row(limits: DeviceLimits) -> int:
+    return -(-limits.max_context // limits.page_size) + (limits.prefix % limits.page_size != 0)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
 
 
 def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimits:

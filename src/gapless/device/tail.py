@@ -11,9 +11,9 @@ Rows choose with `torch.where`; only what no row of a batch can need is left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,23 +125,19 @@ class Tail:
 class Needs:
     """The host's note of what each row's tails may need: known from how the row began, so no tensor is asked."""
 
-    def __init__(self, table: DeviceTable) -> None:
+    def __init__(self, table: DeviceTable, rows: int) -> None:
         self._table = table
-        self._full: dict[int, bool] = {}
-        self._spatial: dict[int, bool] = {}
+        self._full = np.zeros(rows, dtype=np.bool_)
+        self._spatial = np.zeros(rows, dtype=np.bool_)
 
     def begin(self, start: RowStart) -> None:
         """A row begins."""
         self._full[start.ref.row] = start.temperature > 0 or start.top_logprobs >= 0
         self._spatial[start.ref.row] = bool(self._table.heads_from(start.state))
 
-    def kind(self, rows: Iterable[int]) -> TailKind:
+    def kind(self, rows: list[int]) -> TailKind:
         """What a batch of these rows may need."""
-        full = spatial = False
-        for row in rows:
-            full = full or self._full.get(row, False)
-            spatial = spatial or self._spatial.get(row, False)
-        return TailKind(full, spatial)
+        return TailKind(bool(self._full[rows].any()), bool(self._spatial[rows].any()))
 
 
 def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:

@@ -1,0 +1,276 @@
+"""The GPU behind the device protocol: everything enqueued ahead, one wait, nothing asked on the way.
+
+In: steps and masks from the loop's thread. Out: arrivals. A launch is one copy of packed words, the replay of a forward
+and of a tail, a small copy of lines into the slot's own memory, and behind an event the copy to the host on another
+stream. Only `wait` blocks (I8); a picture that finds the arena full waits for pictures before it.
+
+Invariants: one compute stream in launch order (I1); host memory that the GPU reads or writes belongs to one step in
+flight (I4, I10); padding rows are row 0, of which nothing is asked. An exception while a step is enqueued is that
+step's and mutes its rows; an error the GPU cannot leave loses the device (I11).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from gapless.config import CudaDeviceConfig, EngineConfig
+from gapless.constrain.table import Table
+from gapless.device.cuda_parts import build
+from gapless.device.flights import Flight, Flights, blame, records_of, said
+from gapless.device.graphs import Graphs, Stage
+from gapless.device.packet import Asked, check_step, demand, write_head
+from gapless.device.pinned import Slot
+from gapless.device.program import Program
+from gapless.device.prompt import Prompt, prompt_words, write_prompt
+from gapless.device.runtime import CudaRuntime, Event, Runtime
+from gapless.device.sizing import GpuPlan
+from gapless.device.stopwatch import Stopwatch
+from gapless.device.tail import MASKED, Needs
+from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
+from gapless.models.base import Model
+from gapless.records import Arrival, DeviceLimits, Mask, RowRef, Step, StepKind
+
+_CLOSED = "the device was closed; load the model again"
+
+
+class CudaDevice:
+    """Runs a model on its GPU. `prepare` comes before the first launch, else every part runs without graphs."""
+
+    def __init__(
+        self, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig, runtime: Runtime | None = None
+    ) -> None:
+        self.runtime = runtime or CudaRuntime(model.device)
+        parts = build(self.runtime, model, table, config, cuda)
+        self.plan: GpuPlan = parts.plan
+        self.graphs: Graphs = parts.graphs
+        self.program: Program = parts.program
+        self._limits = parts.limits
+        self._layout = parts.layout
+        self._poison = cuda.poison
+        self._slots, self._lanes, self._arena, self._prompts = parts.slots, parts.lanes, parts.arena, parts.prompts
+        self._needs = Needs(self.program.table, self._limits.rows)
+        self._reach = np.zeros(self._limits.rows, dtype=np.int64)  # positions a row's table must hold, or more
+        self._flights: Flights[Event] = Flights([s.landed for s in self._slots], self._lanes.landed, cuda.poison)
+        self._watch = Stopwatch(self.runtime)
+        self._marks: deque[Event] = deque()
+        self._lost: DeviceLost | None = None
+        self._closed = False
+
+    @property
+    def limits(self) -> DeviceLimits:
+        """Sizes the ledgers are built from."""
+        return self._limits
+
+    def prepare(self) -> Iterator[Stage]:
+        """Capture the graphs; what is next comes out before each one. `plan` says afterwards what it cost.
+
+        Raises `NotEnoughMemory` if they do not fit.
+        """
+        began, (before, _) = time.perf_counter(), self.runtime.memory()
+        try:
+            yield from self.graphs.capture()
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemory(
+                f"the CUDA graphs do not fit beside the KV cache ({error}); lower pages or max_rows, or turn graphs "
+                "off",
+                param="pages",
+            ) from error
+        self.runtime.settle()
+        self.plan = replace(
+            self.plan,
+            graphs=self.graphs.count,
+            graph_bytes=max(0, before - self.runtime.memory()[0]),
+            seconds=time.perf_counter() - began,
+        )
+
+    @torch.inference_mode()
+    def launch(self, step: Step) -> None:
+        """See `Device`. Raises `InvariantBroken` if the slot's records were not read (I4), or a host-masked row would
+        be sampled without its mask (I7); what goes wrong while it is enqueued is raised by `wait`."""
+        self._check_open()
+        check_step(step)
+        flight = self._flights.launch(step)
+        with self._blamed_on(flight) as goes:
+            if goes:
+                self._launch(step, flight)
+
+    def _launch(self, step: Step, flight: Flight[Event]) -> None:
+        self.runtime.bind()
+        slot, count = self._slots[step.slot], len(step.rows)
+        slot.demanded = 0
+        sent = slot.packet.fill(step)
+        bucket = self.graphs.bucket(count)
+        if self._poison and step.freed:
+            self.program.cache.poison(step.freed)
+        self.program.inbox.words[:sent].copy_(slot.words[:sent], non_blocking=True)
+        self._watch.start(step.id)
+        if step.kind is StepKind.PREFILL:
+            self._prefill(step, slot, bucket)
+        else:
+            self._decode(step, sent, bucket)
+        rows = [ref.row for ref in step.rows if ref.row not in step.unsampled]
+        if rows:
+            self.graphs.tail(bucket, self._needs.kind(rows))
+        self._land(flight, slot, bucket)
+
+    def _decode(self, step: Step, sent: int, bucket: int) -> None:
+        if sent > self._layout.head:
+            self.graphs.extend()
+        rows = [ref.row for ref in step.rows]
+        reach = self._reach[rows] + 1
+        self._reach[rows] = reach
+        self.graphs.forward(bucket, self.graphs.width(-(-int(reach.max()) // self._limits.page_size)))
+
+    def _prefill(self, step: Step, slot: Slot, bucket: int) -> None:
+        """Eager: prompts and pictures come in every length."""
+        self.program.begin()
+        ends = np.cumsum([prompt_words(prefill) for prefill in step.prefills]).tolist()
+        for prefill, start, end in zip(step.prefills, [0, *ends], ends, strict=False):
+            write_prompt(prefill, slot.prompt_words[start:end])
+            self._needs.begin(prefill.start)
+            self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
+        self._prompts[: ends[-1]].copy_(slot.prompts[: ends[-1]], non_blocking=True)
+        for place, (prefill, start, end) in enumerate(zip(step.prefills, [0, *ends], ends, strict=False)):
+            crops = None if prefill.picture is None else self._arena.send(prefill.picture.crops)
+            self.program.prompt(place, prefill, Prompt.of(prefill, self._prompts[start:end], crops))
+            if crops is not None:
+                self._arena.release()
+        self.program.head(bucket)
+
+    def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
+        """Keep the lines where no later step writes them, and copy them to the host behind that."""
+        slot.lines[:bucket].copy_(self.program.batch.lines[:bucket])
+        self._send_home(flight, slot.lines[:bucket], slot.landing[:bucket])
+
+    def _send_home(self, flight: Flight[Event], lines: torch.Tensor, landing: torch.Tensor) -> None:
+        landed = self._marks.popleft() if self._marks else self.runtime.event()
+        self.runtime.copy_out(lines, landing, self._watch.stop(flight.step.id), landed)
+        flight.landed.append(landed)
+
+    @torch.inference_mode()
+    def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
+        """See `Device`. Raises `InvariantBroken` for a row that does not wait, or whose logits are gone."""
+        self._check_open()
+        flight = self._flights.finalize(step, masks)
+        if flight.origin is not None and flight.origin.error is not None:
+            flight.error = flight.origin.error
+        with self._blamed_on(flight) as goes:
+            if goes:
+                self._finalize(step, flight, masks)
+
+    def _finalize(self, step: Step, flight: Flight[Event], masks: Mapping[RowRef, Mask | None]) -> None:
+        self.runtime.bind()
+        asked = [demand(ref, masks) for ref in step.rows]
+        if step.kind is StepKind.PARKED:
+            self._finalize_parked(step, flight, asked[0], masks[step.rows[0]])
+        else:
+            self._finalize_here(step, flight, asked, masks)
+
+    def _finalize_here(
+        self, step: Step, flight: Flight[Event], asked: list[Asked], masks: Mapping[RowRef, Mask | None]
+    ) -> None:
+        slot, head = self._slots[step.slot], self._layout.head
+        write_head(self._layout, slot.demand_words[slot.demanded], step, asked)
+        self.program.inbox.words[:head].copy_(slot.demands[slot.demanded], non_blocking=True)
+        slot.demanded += 1
+        places = [i for i, ref in enumerate(step.rows) if masks.get(ref) is not None]
+        for place in places:
+            slot.mask_rows[place] = masks[step.rows[place]]
+        if places:  # one copy, with what lies between: nothing is asked of those rows
+            span = slice(places[0], places[-1] + 1)
+            self.program.batch.masks[span].copy_(slot.masks[span], non_blocking=True)
+        bucket = self.graphs.bucket(len(step.rows))
+        self.graphs.tail(bucket, MASKED)
+        self._land(flight, slot, bucket)
+
+    def _finalize_parked(self, step: Step, flight: Flight[Event], asked: Asked, mask: Mask | None) -> None:
+        lane, lanes = step.lane, self._lanes
+        lanes.word_rows[lane] = (step.id, step.rows[0].row, asked)
+        self.program.lane_words.copy_(lanes.words[lane], non_blocking=True)
+        if mask is not None:
+            lanes.mask_rows[lane] = mask
+            self.program.parked.masks[0].copy_(lanes.masks[lane], non_blocking=True)
+        self._watch.start(step.id)
+        self.program.fetch(lane)
+        self.graphs.parked_tail()
+        lanes.lines[lane].copy_(self.program.parked.lines[0])
+        self._send_home(flight, lanes.lines[lane], lanes.landing[lane])
+
+    @torch.inference_mode()
+    def park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
+        """See `Device`. Raises `InvariantBroken` for a row that does not wait, or a lane that is taken."""
+        self._check_open()
+        flight = self._flights.park(step, lanes)
+        with self._blamed_on(flight) as goes:
+            if goes:
+                self.runtime.bind()
+                for ref, lane in lanes.items():
+                    self.program.park(step.rows.index(ref), lane)
+
+    def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
+        """See `Device`. Blocks until the copies have landed, never spins in Python."""
+        self._check_open()
+        flight = self._flights.due(step, rows)
+        started = ended = 0.0
+        try:
+            for landed in flight.landed:
+                landed.synchronize()
+            started, ended = self._watch.read(step.id)
+        except RuntimeError as error:  # what went wrong on the GPU after it was enqueued
+            flight.error = self._lose(error)
+        self._flights.land(flight)
+        self._marks.extend(flight.landed)
+        failure = blame(flight)
+        if failure is not None:
+            raise failure
+        return Arrival(step.id, records_of(flight, rows), started, ended)
+
+    def release(self, ref: RowRef) -> None:
+        """See `Device`. A row that no step names is read by nobody, so nothing has to be done."""
+
+    @torch.inference_mode()
+    def close(self) -> None:
+        """Wait for what is enqueued and free the memory; what was not waited for ends with `DeviceLost`. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        healthy = self.runtime.healthy()
+        self._lost = self._lost or DeviceLost(_CLOSED)
+        self.graphs.close()
+        del self.program, self._slots, self._lanes, self._arena, self._prompts
+        if healthy:
+            self.runtime.settle()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DeviceLost(_CLOSED)
+
+    @contextmanager
+    def _blamed_on(self, flight: Flight[Event]) -> Iterator[bool]:
+        """An exception in here is the flight's, for `wait` to raise. False for a flight that failed already: nothing
+        more is enqueued for it."""
+        flight.error = self._lost or flight.error
+        try:
+            yield flight.error is None
+        except Exception as error:
+            self._fail(flight, error)
+
+    def _fail(self, flight: Flight[Event], error: Exception) -> None:
+        flight.error = error
+        if isinstance(error, DeviceLost) or not self.runtime.healthy():
+            flight.error = self._lose(error)
+        elif not isinstance(error, InvariantBroken):
+            self.program.rows.finish(flight.step.rows)
+
+    def _lose(self, error: Exception) -> DeviceLost:
+        if self._lost is None:
+            self._lost = DeviceLost(f"the GPU cannot go on: {said(error)}; load the model again")
+            self._lost.__cause__ = error
+        return self._lost

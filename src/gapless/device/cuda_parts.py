@@ -1,0 +1,99 @@
+"""What a `CudaDevice` is made of, allocated once and in the order in which memory is known.
+
+In: a model on its GPU and the settings. Out: the program with a cache as large as fits beside one full step, which is
+run once and measured; pinned memory; graphs, not captured yet; and the plan of it all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from gapless.config import CudaDeviceConfig, EngineConfig
+from gapless.constrain.table import Table
+from gapless.device.graphs import Graphs, buckets_for, widths_for
+from gapless.device.packet import Layout
+from gapless.device.pinned import Arena, Lanes, Slot
+from gapless.device.program import Program
+from gapless.device.runtime import Runtime
+from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, step_layout, with_pages
+from gapless.device.tail import KINDS, MASKED
+from gapless.errors import InvalidRequest
+from gapless.models.base import Model
+from gapless.records import DeviceLimits
+
+UNBOUNDED = 2**62
+"""Memory that leaves every row its full context; what a GPU really has is seen after one step was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything allocated. `prompts` int64: where the prompts of one step arrive on the GPU."""
+
+    limits: DeviceLimits
+    layout: Layout
+    program: Program
+    slots: list[Slot]
+    lanes: Lanes
+    arena: Arena
+    prompts: torch.Tensor
+    graphs: Graphs
+    plan: GpuPlan
+
+
+@torch.inference_mode()
+def build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig) -> Parts:
+    """Allocate. Raises `InvalidRequest` for settings that cannot work and `NotEnoughMemory` with the numbers."""
+    wanted = device_limits(model, config, UNBOUNDED)
+    buckets = _buckets(config, cuda)
+    layout = step_layout(wanted, config, buckets[-1])
+    free, total = runtime.memory()
+    with runtime.setting_up():
+        program = Program(model, table, with_pages(wanted, 2), layout)
+        peak = runtime.peak_of(partial(full_step, program, layout))
+        page_bytes = model.page_bytes(config.page_size)
+        pages, reserve = gpu_pages(wanted, config, page_bytes, runtime.memory()[0], peak)
+        limits = with_pages(wanted, pages)
+        program.cache = model.new_cache(pages, config.page_size)
+        if cuda.poison:
+            program.cache.poison(tuple(range(1, pages)))
+        slots = [Slot(runtime, layout, limits) for _ in range(limits.depth)]
+        prompts = torch.zeros(len(slots[0].prompts), dtype=torch.int64, device=runtime.device)
+        lanes, arena = Lanes(runtime, limits), Arena(runtime, cuda.arena_bytes)
+    widths = widths_for(limits.max_context, limits.page_size)
+    if cuda.buckets is not None and len(cuda.buckets) == 1:
+        widths = widths[-1:]
+    graphs = Graphs(runtime, program, buckets, widths, cuda.graphs)
+    plan = GpuPlan(
+        gpu=runtime.name,
+        total=total,
+        held=total - free,
+        reserve=reserve,
+        cache=pages * page_bytes,
+        pages=pages,
+        page_size=limits.page_size,
+        rows=limits.rows - 1,
+    )
+    return Parts(limits, layout, program, slots, lanes, arena, prompts, graphs, plan)
+
+
+def full_step(program: Program, layout: Layout) -> None:
+    """One decode step of all rows, padding all of them, with every kind of tail: the most a step can hold."""
+    program.forward(layout.rows, layout.max_pages)
+    for kind in (*KINDS, MASKED):
+        program.tail(layout.rows, kind)
+
+
+def _buckets(config: EngineConfig, cuda: CudaDeviceConfig) -> tuple[int, ...]:
+    """Batch sizes, ascending."""
+    if cuda.buckets is None:
+        return buckets_for(config.max_rows)
+    buckets = tuple(sorted(set(cuda.buckets)))
+    if not buckets or buckets[0] < 1 or buckets[-1] < config.max_rows:
+        raise InvalidRequest(
+            f"buckets {list(cuda.buckets)} hold no step of max_rows = {config.max_rows}; add a larger one",
+            param="buckets",
+        )
+    return buckets

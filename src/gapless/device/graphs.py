@@ -1,0 +1,130 @@
+"""The parts of a decode step as CUDA graphs: captured once at start over the program's own buffers, replayed since.
+
+In: a program, and the shapes that may be asked for: batch buckets, widths of page tables, tails. Out: calls that
+enqueue one part. With graphs off the same calls run the program directly: one code, two ways to enqueue it. `replays` counts
+what really was replayed. Captures run largest first, so that the shared memory pool is cut to size once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from gapless.device.program import Program
+from gapless.device.runtime import Runtime
+from gapless.device.tail import KINDS, MASKED, TailKind
+from gapless.errors import InvariantBroken
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Batch sizes that are captured; beyond them every `COARSE`."""
+COARSE = 32
+NARROW = 1024
+"""Page tables of longer contexts are also captured this narrow (in positions): most answers end within."""
+
+Part = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One capture of `total` that is about to begin: `done` are over."""
+
+    name: str
+    done: int
+    total: int
+
+
+def buckets_for(rows: int) -> tuple[int, ...]:
+    """The batch sizes that serve steps of up to `rows` rows, ascending; the last one is the first that holds them."""
+    known = (*BUCKETS, *range(BUCKETS[-1] + COARSE, rows + COARSE, COARSE))
+    return tuple(b for i, b in enumerate(known) if i == 0 or known[i - 1] < rows)
+
+
+def widths_for(max_context: int, page_size: int) -> tuple[int, ...]:
+    """Widths of page tables in entries, ascending; the last one holds the longest context."""
+    full, narrow = -(-max_context // page_size), -(-NARROW // page_size)
+    return (narrow, full) if narrow < full else (full,)
+
+
+class Graphs:
+    """See the module. `buckets` and `widths` ascend."""
+
+    def __init__(
+        self, runtime: Runtime, program: Program, buckets: tuple[int, ...], widths: tuple[int, ...], enabled: bool
+    ) -> None:
+        self.enabled = enabled
+        self.replays: Counter[str] = Counter()
+        self._runtime = runtime
+        self._buckets, self._widths = buckets, widths
+        self._parts: dict[tuple[object, ...], tuple[str, Part]] = {}
+        self._captured: dict[tuple[object, ...], Part] = {}
+        backwards = buckets[::-1]
+        for bucket in backwards:
+            for width in widths[::-1]:
+                work = partial(program.forward, bucket, width)
+                self._parts["forward", bucket, width] = (f"forward of {bucket} rows", work)
+        for bucket in backwards:
+            for kind in (MASKED, *KINDS[::-1]):
+                name = f"{kind.name} tail of {bucket} rows"
+                self._parts["tail", bucket, kind] = (name, partial(program.tail, bucket, kind))
+        self._parts["parked",] = ("tail of a parked row", program.parked_tail)
+        self._parts["extend",] = ("page grants", program.extend)
+
+    def capture(self) -> Iterator[Stage]:
+        """Capture everything, one part after each item; nothing when graphs are off."""
+        for done, (key, (name, work)) in enumerate(self._parts.items() if self.enabled else ()):
+            yield Stage(name, done, len(self._parts))
+            with self._runtime.setting_up(), torch.inference_mode():
+                work()  # compiles, loads and picks whatever a first run does
+                self._captured[key] = self._runtime.capture(work)
+
+    @property
+    def count(self) -> int:
+        """How many parts were captured."""
+        return len(self._captured)
+
+    def bucket(self, rows: int) -> int:
+        """The smallest bucket that holds `rows`."""
+        for bucket in self._buckets:
+            if rows <= bucket:
+                return bucket
+        raise InvariantBroken(f"a step has {rows} rows, but the largest batch is {self._buckets[-1]}")
+
+    def width(self, columns: int) -> int:
+        """The smallest width that holds `columns` entries of a page table."""
+        for width in self._widths:
+            if columns <= width:
+                return width
+        return self._widths[-1]
+
+    def forward(self, bucket: int, width: int) -> None:
+        """Enqueue a forward of `bucket` rows."""
+        self._run("forward", bucket, width)
+
+    def tail(self, bucket: int, kind: TailKind) -> None:
+        """Enqueue a tail of `bucket` rows."""
+        self._run("tail", bucket, kind)
+
+    def parked_tail(self) -> None:
+        """Enqueue the tail of the row that was fetched from its lane."""
+        self._run("parked")
+
+    def extend(self) -> None:
+        """Enqueue the grants of the step."""
+        self._run("extend")
+
+    def _run(self, *key: object) -> None:
+        replay = self._captured.get(key)
+        if replay is None:
+            self._parts[key][1]()
+            return
+        replay()
+        self.replays[str(key[0])] += 1
+
+    def close(self) -> None:
+        """Let go of all graphs, and of what they run on."""
+        self._captured.clear()
+        self._parts.clear()

@@ -1,0 +1,120 @@
+"""Host memory that the GPU reads and writes by itself, each piece owned by one step in flight (I4, I10).
+
+A `Slot` is one step's: the words that go down, what `finalize` asks, masks, and where lines land. A `Lane` is one
+parked row's. The `Arena` holds pictures on their way, in host and device memory of the same shape: a ring whose regions are
+free again when the step that read them is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gapless.device.flights import Landing
+from gapless.device.packet import Layout, Packet, Words
+from gapless.device.program import new_lines
+from gapless.device.record import WIDTH
+from gapless.device.runtime import Event, Runtime
+from gapless.records import POISON, Crops, DeviceLimits, Mask
+
+ALIGNMENT = 256
+
+
+class Slot:
+    """Pinned memory of one slot, each tensor with its view for the host; `lines` alone is on the device.
+
+    `words` int64 [layout.words]; `prompts` int64 for all prompts of a step; `demands` int64 [rows, layout.head], one
+    for each `finalize`; `masks` bool [rows, vocab]; `landing` float64 [rows, WIDTH].
+    """
+
+    def __init__(self, runtime: Runtime, layout: Layout, limits: DeviceLimits) -> None:
+        rows = layout.rows
+        self.words = runtime.pinned((layout.words,), torch.int64)
+        self.packet = Packet(layout, self.words.numpy())
+        self.prompts = runtime.pinned((rows * (3 * limits.max_context + layout.max_pages),), torch.int64)
+        self.prompt_words: Words = self.prompts.numpy()
+        self.demands = runtime.pinned((rows, layout.head), torch.int64)
+        self.demand_words: Words = self.demands.numpy()
+        self.demanded = 0
+        self.masks = runtime.pinned((rows, limits.vocab), torch.bool)
+        self.mask_rows: Mask = self.masks.numpy()
+        self.landing = runtime.pinned((rows, WIDTH), torch.float64).fill_(POISON)
+        self.landed = Landing(self.landing.numpy())
+        self.lines = new_lines(rows, runtime.device)
+
+
+class Lanes:
+    """Pinned memory of all lanes: `words` int64 [lanes, 3], `masks` bool [lanes, vocab], `landing` [lanes, WIDTH]; and
+    on the device `lines` [lanes, WIDTH]."""
+
+    def __init__(self, runtime: Runtime, limits: DeviceLimits) -> None:
+        count = limits.rows * limits.depth
+        self.words = runtime.pinned((count, 3), torch.int64)
+        self.word_rows: Words = self.words.numpy()
+        self.masks = runtime.pinned((count, limits.vocab), torch.bool)
+        self.mask_rows: Mask = self.masks.numpy()
+        self.landing = runtime.pinned((count, WIDTH), torch.float64).fill_(POISON)
+        self.landed = [Landing(self.landing.numpy()[i : i + 1]) for i in range(count)]
+        self.lines = new_lines(count, runtime.device)
+
+
+@dataclass(slots=True)
+class _Region:
+    """Bytes start..end of the arena, free again when `read` was reached."""
+
+    start: int
+    end: int
+    read: Event
+
+
+class Arena:
+    """Room for pictures between the caller's memory and the vision tower: `size` bytes pinned, as many on the GPU."""
+
+    def __init__(self, runtime: Runtime, size: int) -> None:
+        self._runtime = runtime
+        self._regions: deque[_Region] = deque()
+        self._head = 0
+        self._open(size)
+
+    def _open(self, size: int) -> None:
+        self.size = size
+        self._host = self._runtime.pinned((size,), torch.uint8)
+        self._bytes: Crops = self._host.numpy()
+        self._there = torch.zeros(size, dtype=torch.uint8, device=self._runtime.device)
+
+    def send(self, crops: Crops) -> Tensor:
+        """Copy crops uint8 [n, side, side, 3] in and upload them; returns them on the device, for the compute stream.
+
+        Waits for earlier pictures to be read if there is no room beside them. `release` must follow once the kernels
+        that read them are enqueued.
+        """
+        start = self._make_room(crops.nbytes)
+        end = start + crops.nbytes
+        np.copyto(self._bytes[start:end], crops.reshape(-1))
+        self._runtime.upload(self._host[start:end], self._there[start:end], self._runtime.event())
+        self._regions.append(_Region(start, end, self._runtime.event()))
+        return self._there[start:end].view(crops.shape)
+
+    def release(self) -> None:
+        """The kernels that read the last picture are enqueued: its room is free when they have run."""
+        self._runtime.mark(self._regions[-1].read)
+
+    def _make_room(self, count: int) -> int:
+        if count > self.size:
+            self._wait_for_all()
+            self._runtime.settle()
+            self._open(count)
+        start = self._head if self._head + count <= self.size else 0
+        while any(r.start < start + count and start < r.end for r in self._regions):
+            self._regions.popleft().read.synchronize()
+        self._head = -(-(start + count) // ALIGNMENT) * ALIGNMENT
+        return start
+
+    def _wait_for_all(self) -> None:
+        while self._regions:
+            self._regions.popleft().read.synchronize()
+        self._head = 0

@@ -1,0 +1,185 @@
+"""A GPU's streams, events, pinned memory and graphs, and nothing that knows what they are used for.
+
+One compute stream runs everything that computes, in the order it was enqueued (I1). The copy stream brings results
+back, each copy behind an event of the compute stream. The upload stream takes pictures in; the compute stream waits
+for each. The protocol is what `CudaDevice` needs; tests put a runtime without a GPU in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Event(Protocol):
+    """A mark on a stream."""
+
+    def synchronize(self) -> None:
+        """Block until the stream has reached it."""
+        ...
+
+
+class Runtime(Protocol):
+    """What a device does with its streams. All calls after `setting_up` come from the loop's thread."""
+
+    device: torch.device
+    name: str
+    """The GPU's, for people."""
+
+    def setting_up(self) -> AbstractContextManager[None]:
+        """A context in which this thread's work goes to the compute stream, behind all that was enqueued before."""
+        ...
+
+    def bind(self) -> None:
+        """From now on this thread's work goes to the compute stream."""
+        ...
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Page-locked host memory, zeroed, which copies read and write without the host's help."""
+        ...
+
+    def event(self, timed: bool = False) -> Event:
+        """A new event; `timed` ones can be measured between."""
+        ...
+
+    def mark(self, event: Event) -> None:
+        """Let the compute stream reach `event` after what it has been given."""
+        ...
+
+    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event) -> None:
+        """On the copy stream: after `after`, copy to pinned `target`; then `landed`."""
+        ...
+
+    def upload(self, source: Tensor, target: Tensor, arrived: Event) -> None:
+        """On the upload stream: copy pinned `source`; the compute stream goes on after `arrived`."""
+        ...
+
+    def seconds(self, earlier: Event, later: Event) -> float:
+        """Device time between two timed events that were reached."""
+        ...
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record what `work` enqueues; the return value enqueues it again."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for everything, and let go of memory that is cached but not used. Never while serving."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether the device still computes, asked after an error. Waits for what is in flight."""
+        ...
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes nobody has taken, and all bytes there are."""
+        ...
+
+    def peak_of(self, work: Callable[[], None]) -> int:
+        """Run `work` and return how many bytes it held at most, beyond what was held before."""
+        ...
+
+
+class CudaRuntime:
+    """The streams of one GPU. See `Runtime`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.name = torch.cuda.get_device_name(device)
+        self.compute = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copy = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._upload = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool: Any = None
+
+    @contextmanager
+    def setting_up(self) -> Iterator[None]:
+        """See `Runtime`."""
+        self.compute.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.device(self.device), torch.cuda.stream(self.compute):
+            yield
+
+    def bind(self) -> None:
+        """See `Runtime`."""
+        torch.cuda.set_stream(self.compute)
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `Runtime`."""
+        return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+    def event(self, timed: bool = False) -> torch.cuda.Event:
+        """See `Runtime`."""
+        return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+    def mark(self, event: Event) -> None:
+        """See `Runtime`."""
+        self._own(event).record(self.compute)
+
+    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event) -> None:
+        """See `Runtime`."""
+        self._copy.wait_event(self._own(after))
+        torch.cuda.set_stream(self._copy)
+        try:
+            target.copy_(source, non_blocking=True)
+            self._own(landed).record(self._copy)
+        finally:
+            torch.cuda.set_stream(self.compute)
+
+    def upload(self, source: Tensor, target: Tensor, arrived: Event) -> None:
+        """See `Runtime`."""
+        torch.cuda.set_stream(self._upload)
+        try:
+            target.copy_(source, non_blocking=True)
+            self._own(arrived).record(self._upload)
+        finally:
+            torch.cuda.set_stream(self.compute)
+        self.compute.wait_event(self._own(arrived))
+
+    def seconds(self, earlier: Event, later: Event) -> float:
+        """See `Runtime`."""
+        return float(self._own(earlier).elapsed_time(self._own(later))) / 1000.0
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See `Runtime`. All graphs share one memory pool: they run one after the other."""
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+        return graph.replay
+
+    def settle(self) -> None:
+        """See `Runtime`."""
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+
+    def healthy(self) -> bool:
+        """See `Runtime`. An error that the context cannot leave is raised by every later call."""
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return True
+
+    def memory(self) -> tuple[int, int]:
+        """See `Runtime`."""
+        return torch.cuda.mem_get_info(self.device)
+
+    def peak_of(self, work: Callable[[], None]) -> int:
+        """See `Runtime`."""
+        self.settle()
+        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        work()
+        peak = torch.cuda.max_memory_allocated(self.device) - before
+        self.settle()
+        return peak
+
+    def _own(self, event: Event) -> torch.cuda.Event:
+        assert isinstance(event, torch.cuda.Event)
+        return event
