@@ -1,8 +1,8 @@
 """The parts of a decode step as CUDA graphs: captured once at start over the program's own buffers, replayed since.
 
 In: a program, and the shapes that may be asked for: batch buckets, widths of page tables, tails. Out: calls that
-enqueue one part. With graphs off the same calls run the program directly: one code, two ways to enqueue it. `replays` counts
-what really was replayed. Captures run largest first, so that the shared memory pool is cut to size once.
+enqueue one part. With graphs off the same calls run the program directly: one code, two ways to enqueue it. `replays`
+counts what really was replayed. Captures run largest first, so that the shared memory pool is cut to size once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Host memory that the GPU reads and writes by itself, each piece owned by one step in flight (I4, I10).
 
 A `Slot` is one step's: the words that go down, what `finalize` asks, masks, and where lines land. A `Lane` is one
-parked row's. The `Arena` holds pictures on their way, in host and device memory of the same shape: a ring whose regions are
-free again when the step that read them is over.
+parked row's. The `Arena` holds pictures on their way, in host and device memory of the same shape: a ring whose regions
+are free again when the step that read them is over.
 """
 
 from __future__ import annotations

@@ -1,0 +1,50 @@
+"""A stage whose device is the CUDA device's own code on a runtime without a GPU, refereed.
+
+What flows in: a hash model and sizes. What flows out: a `Stage` as for the simulated device and its refereed device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.fakes.hash_model import HashModel
+from tests.fakes.inline_runtime import InlineRuntime
+from tests.fakes.masks import ThreadMasks
+from tests.fakes.refereed import Refereed
+from tests.fakes.scene import Stage, table_of
+from tests.fakes.sim_clock import SimClock
+
+from gapless.config import CudaDeviceConfig, EngineConfig
+from gapless.device.cuda import CudaDevice
+from gapless.engine.build import Engine
+from gapless.engine.mailbox import ThreadMailbox
+
+
+@contextmanager
+def inline_stage(
+    model: HashModel,
+    depth: int,
+    *,
+    graphs: bool = True,
+    buckets: tuple[int, ...] | None = None,
+    rows: int = 9,
+    pages: int = 400,
+    page_size: int = 4,
+    seed: int = 0,
+    delays: tuple[float, float] = (0.0, 0.003),
+) -> Iterator[tuple[Stage, Refereed]]:
+    """An engine on the CUDA device without a GPU; `rows` and `pages` count the reserved ones."""
+    config = EngineConfig(depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8)
+    table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
+    masks = ThreadMasks(mailbox.notify, delays, seed)
+    cuda = CudaDeviceConfig(graphs=graphs, buckets=buckets, arena_bytes=300, poison=True)
+    inner = CudaDevice(model, table, config, cuda, InlineRuntime())
+    for _ in inner.prepare():
+        pass
+    device = Refereed(inner, table)
+    try:
+        yield Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock), device
+    finally:
+        device.close()
+        masks.close()
