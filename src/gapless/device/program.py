@@ -83,8 +83,8 @@ class Program:
             self.model.prefill_prefix(picture, self.cache, prompt.prefix_pages)
         if prefill.tail is not None:
             self.cache.copy_page(*prefill.tail)
-        tables = self.rows.pages[prefill.start.ref.row].expand(len(prompt.ids), -1)
-        feed = Feed(prompt.ids, prompt.values, prompt.positions, tables)
+        table = self.rows.pages[prefill.start.ref.row][None]
+        feed = Feed(prompt.ids, prompt.values, prompt.positions, table)
         self.batch.hidden[place] = self._forward(feed)[-1]
 
     def tail(self, count: int, kind: TailKind) -> None:

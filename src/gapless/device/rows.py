@@ -24,7 +24,7 @@ from gapless.records import POISON, RowRef
 @dataclass(frozen=True, slots=True)
 class Feed:
     """What a forward takes for B rows: `ids` int64 [B], `values` float32 [B, 2], `positions` int64 [B], `tables`
-    int64 [B, max_pages]."""
+    int64 [B, n], or [1, n] when all tokens are one sequence's."""
 
     ids: Tensor
     values: Tensor
