@@ -7,9 +7,10 @@ TORCH ?= torch==2.13.0
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint clean FORCE
+.PHONY: help install demo test test-all gpu-check lint clean FORCE
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -27,13 +28,16 @@ test-all: export OMP_NUM_THREADS := 1
 test-all: install ## Run the long tests too
 	$(BIN)/python -m pytest -m "not gpu"
 
+gpu-check: ## Run the tests that need a GPU, from src/ and without installing
+	$(GPU_PYTHON) tests/gpu/drive.py --tests
+
 lint: install ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## Remove what make made
-	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-out gpu-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The wish is kept in a file that changes only when TORCH does, so that another TORCH installs anew.
 $(VENV)/.torch: FORCE

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.fakes.micro import CROP_SIZE, micro_config, micro_model
 
-from gapless.bench.decode import COLUMNS, Bench, Options, fill_gains, table_of
+from gapless.bench.decode_run import COLUMNS, Bench, Options, fill_gains, table_of
 from gapless.bench.ending import EndingModel
 from gapless.bench.hostpart import NULL, measure_null
 from gapless.bench.roofline import Roofline

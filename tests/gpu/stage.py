@@ -18,7 +18,7 @@ from tests.fakes.refereed import Refereed
 from tests.fakes.scene import Entry, Heard, Stage
 from tests.fakes.sim_clock import SimClock
 
-from gapless.bench.cuda_rig import compute_stream, open_device
+from gapless.bench.cuda_rig import open_device
 from gapless.config import EngineConfig
 from gapless.constrain.table import Table
 from gapless.device.base import Device
@@ -55,7 +55,7 @@ class Watched:
     def launch(self, step: Step) -> None:
         self.device.launch(step)
         behind = torch.cuda.Event()
-        behind.record(compute_stream(self.device))
+        behind.record()  # on the compute stream, which is this thread's own
         self._behind[step.id] = behind
 
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
@@ -108,17 +108,18 @@ def cuda_stage(
     pages: int = 400,
     page_size: int = 16,
     lookahead: int = 32,
+    poison: bool = True,
     seed: int = 0,
     delays: tuple[float, float] = (0.0, 0.003),
 ) -> Iterator[Played]:
     """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks."""
     config = EngineConfig(depth=depth, max_rows=rows, page_size=page_size, pages=pages, lookahead=lookahead)
     proof, clock, mailbox = Proof(), SimClock(), ThreadMailbox()
-    masks = ThreadMasks(mailbox.notify, delays, seed)
-    inner = open_device(model, table, config, graphs=graphs, buckets=buckets)
-    device = Refereed(Watched(inner, proof), table)
     with pytest.MonkeyPatch.context() as patch:
         count_replays(patch, proof)
+        inner = open_device(model, table, config, graphs=graphs, buckets=buckets, poison=poison)
+        device = Refereed(Watched(inner, proof), table)
+        masks = ThreadMasks(mailbox.notify, delays, seed)
         try:
             stage = Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock)
             yield Played(stage, device, proof)
@@ -128,7 +129,7 @@ def cuda_stage(
 
 
 def count_replays(patch: pytest.MonkeyPatch, proof: Proof) -> None:
-    """Count every replay of a graph, whoever asks for it."""
+    """Count every replay of a graph that is captured from now on."""
     replay = torch.cuda.CUDAGraph.replay
 
     def counted(graph: torch.cuda.CUDAGraph) -> None:

@@ -42,7 +42,7 @@ def ample(model) -> Iterator[Played]:
 
 def open_stage(model: Moondream, pages: int):
     table = build_table(Templates.of(model.config).rules())
-    return cuda_stage(model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, lookahead=32)
+    return cuda_stage(model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, lookahead=32, poison=False)
 
 
 def counted() -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 In: any device, a table, the engine's settings. Out: a `Session` that is ticked by hand on the caller's thread, a
 `TickTimes` for every tick and a `StepNote` for every step. `plan` is the planner's choice, `launch` the hand-over to
-the device, `wait` the time inside `Device.wait` (the device's results are copied out there too), `commit` all the rest
-of a tick. Nothing is changed in what is done or in which order.
+the device, `wait` the time the host stood still for the device, `commit` all the rest of a tick. Nothing is changed in
+what is done or in which order.
 """
 
 from __future__ import annotations
@@ -32,6 +32,20 @@ Range = Callable[[str], AbstractContextManager[object]]
 def no_range(name: str) -> AbstractContextManager[object]:
     """No profiler runs."""
     return nullcontext(name)
+
+
+class Blocked:
+    """How long the host stood still: a context that adds up the seconds spent in it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += perf_counter() - self._began
 
 
 @dataclass(slots=True)
@@ -76,15 +90,19 @@ class StepNote:
 
 class Watch:
     """A device with a watch in front of it. `calls` counts the protocol's calls, `settled_rows` the decode steps that
-    were waited for by their number of rows; `range_of` opens a profiler's range around each launch."""
+    were waited for by their number of rows; `range_of` opens a profiler's range around each launch.
 
-    def __init__(self, device: Device) -> None:
+    `blocked`: where the device notes how long its `wait` stood still; without one, all of `wait` counts as that.
+    """
+
+    def __init__(self, device: Device, blocked: Blocked | None = None) -> None:
         self.device = device
+        self.blocked = blocked or Blocked()
+        self._whole_wait = blocked is None
         self.range_of: Range = no_range
         self.notes: list[StepNote] = []
         self.calls: dict[str, int] = dict.fromkeys(("launch", "finalize", "park", "wait", "release"), 0)
         self.settled_rows: Counter[int] = Counter()
-        self.waited = 0.0
         self.settled: Step | None = None
         self._flying: dict[int, StepNote] = {}
 
@@ -114,9 +132,8 @@ class Watch:
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """See `Device`."""
         self.calls["wait"] += 1
-        began = perf_counter()
-        arrival = self.device.wait(step, rows)
-        self.waited += perf_counter() - began
+        with self.blocked if self._whole_wait else nullcontext():
+            arrival = self.device.wait(step, rows)
         self.settled = step
         if step.id in self._flying:
             self._flying.pop(step.id).arrival = arrival
@@ -160,11 +177,11 @@ class TimedLoop(Loop):
     def tick(self) -> bool:
         """See `Loop`."""
         self._now = TickTimes()
-        self.timed_planner.spent, self.watch.waited, self.watch.settled = 0.0, 0.0, None
+        self.timed_planner.spent, self.watch.blocked.seconds, self.watch.settled = 0.0, 0.0, None
         began = perf_counter()
         busy = super().tick()
         self._now.total = perf_counter() - began
-        self._now.plan, self._now.wait = self.timed_planner.spent, self.watch.waited
+        self._now.plan, self._now.wait = self.timed_planner.spent, self.watch.blocked.seconds
         self._now.settled = self.watch.settled
         self.ticks.append(self._now)
         return busy
@@ -184,8 +201,8 @@ class TimedLoop(Loop):
 class Session:
     """An engine on a watched device."""
 
-    def __init__(self, device: Device, table: Table, config: EngineConfig) -> None:
-        self.watch = Watch(device)
+    def __init__(self, device: Device, table: Table, config: EngineConfig, blocked: Blocked | None = None) -> None:
+        self.watch = Watch(device, blocked)
         self.mailbox = ThreadMailbox()
         self.engine = Engine(self.watch, table, config, TableMasks(), self.mailbox)
         self.loop = TimedLoop(self.engine.loop, self.watch)

@@ -25,8 +25,8 @@ FAR = 700
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Milliseconds, and counts. `period_ms` is None when there were fewer than two full steps; `wait_ms` includes the
-    time the host did nothing."""
+    """Milliseconds, and counts. `period_ms` is None when there were fewer than two full steps; `wait_ms`: the host
+    stood still for the device."""
 
     rows: int
     full_steps: int

@@ -1,0 +1,187 @@
+"""Everything that is shown on a GPU, as one command from a checkout, without installing:
+
+    python3 tests/gpu/drive.py --out DIR             # all of it, about 5 minutes on an H200
+    python3 tests/gpu/drive.py --out DIR --only smoke bench
+    python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
+
+Each section is a process of its own with a time limit; one that fails or hangs stops nothing else. The sections that
+test run side by side (their timing decides nothing), the benchmark runs alone. DIR receives `report.json` (status,
+seconds and last line of each section), `log.txt` (all they printed) and `decode-moondream2.json`. A short table comes
+last. Ends with 0 if all sections passed, 1 if one did not, 2 without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", "-ra", "--maxfail=6")
+SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+NO_GPU = (
+    "gpu-check: torch sees no CUDA device here, so nothing was checked. Run it on a machine with an NVIDIA GPU, a "
+    "driver and a CUDA build of torch."
+)
+
+
+@dataclass
+class Section:
+    """One process. `group`: sections of the same group run side by side; `limit` in seconds."""
+
+    name: str
+    group: int
+    limit: float
+    command: tuple[str, ...]
+    status: str = "not run"
+    seconds: float = 0.0
+    said: str = ""
+    output: str = ""
+
+
+@dataclass
+class Running:
+    """A section on its way."""
+
+    section: Section
+    process: subprocess.Popen[bytes]
+    began: float
+    log: Path = field(default_factory=Path)
+
+
+def sections(out: Path, bench_seconds: float) -> list[Section]:
+    """All there is, in order."""
+    decode = (sys.executable, "-m", "gapless.bench.decode", "--out", str(out / "decode-moondream2.json"))
+    return [
+        Section("smoke", 0, 90, (*PYTEST, "tests/gpu/test_cuda_hash.py", "-k", "test_graphs_are_exact and 2-0.5-27")),
+        Section("hash", 1, 150, (*PYTEST, "tests/gpu/test_cuda_hash.py")),
+        Section("equality", 1, 200, (*PYTEST, "tests/gpu/test_cuda_equality.py")),
+        Section("moondream2", 1, 200, (*PYTEST, "tests/gpu/test_cuda_moondream2.py", "--durations=8")),
+        Section("others", 1, 150, (*PYTEST, "tests/gpu", *_others())),
+        Section("sanitizer", 1, 180, sanitizer()),
+        Section("bench", 2, bench_seconds + 60, (*decode, "--seconds", str(bench_seconds))),
+    ]
+
+
+def _others() -> tuple[str, ...]:
+    """Test files of this folder that have no section of their own are run by one for all."""
+    own = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py")
+    return tuple(f"--ignore=tests/gpu/{name}" for name in own)
+
+
+def sanitizer() -> tuple[str, ...]:
+    """The memory checker around the short run; if there is none, a command that says so and fails."""
+    found = shutil.which("compute-sanitizer", path=os.pathsep.join((os.environ.get("PATH", ""), *SANITIZERS)))
+    if found is None:
+        return (sys.executable, "-c", "raise SystemExit('compute-sanitizer was not found on this machine')")
+    return (found, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "tests/gpu/sanitize.py")
+
+
+def start(section: Section, folder: Path) -> Running:
+    """Begin a section in a process group of its own."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("OMP_NUM_THREADS", "2")
+    log = folder / f".{section.name}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            section.command, cwd=ROOT, env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    print(f"-- {section.name} began", flush=True)
+    return Running(section, process, time.monotonic(), log)
+
+
+def watch(running: list[Running], deadline: float) -> None:
+    """Wait until all have ended or their time is over; note how each ended."""
+    while running:
+        time.sleep(0.2)
+        for one in list(running):
+            section, code, spent = one.section, one.process.poll(), time.monotonic() - one.began
+            late = spent > section.limit or time.monotonic() > deadline
+            if code is None and not late:
+                continue
+            if code is None:
+                os.killpg(one.process.pid, signal.SIGKILL)
+                one.process.wait()
+            section.seconds = round(spent, 1)
+            section.status = "timeout" if code is None else "passed" if code in {0, 5} else f"failed ({code})"
+            section.output = one.log.read_text(encoding="utf-8", errors="replace")
+            section.said = _last_line(section.output)
+            one.log.unlink()
+            running.remove(one)
+            print(f"-- {section.name}: {section.status} after {section.seconds} s: {section.said}", flush=True)
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip(" =") for line in output.splitlines() if line.strip(" =")]
+    return lines[-1][:160] if lines else ""
+
+
+def run(chosen: Sequence[Section], out: Path, seconds: float) -> None:
+    """Run the sections group by group, and write report and log after each group."""
+    deadline = time.monotonic() + seconds
+    for group in sorted({section.group for section in chosen}):
+        members = [section for section in chosen if section.group == group]
+        if time.monotonic() > deadline:
+            for section in members:
+                section.status = "left out"
+            continue
+        watch([start(section, out) for section in members], deadline)
+        write(chosen, out)
+
+
+def write(chosen: Sequence[Section], out: Path) -> None:
+    """Report and log."""
+    report = [{key: value for key, value in asdict(section).items() if key != "output"} for section in chosen]
+    (out / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    logs = [f"===== {s.name}: {s.status}\n$ {' '.join(s.command)}\n{s.output}\n" for s in chosen if s.output]
+    (out / "log.txt").write_text("".join(logs), encoding="utf-8")
+
+
+def show(chosen: Sequence[Section]) -> None:
+    """What failed said, then the table."""
+    for section in chosen:
+        if section.status not in {"passed", "not run", "left out"}:
+            print(f"===== {section.name}: {section.status}\n{section.output[-2500:]}\n")
+        elif section.name == "bench":
+            print(section.output[-3500:])
+    print(f"{'section':<12}{'status':<14}{'seconds':>8}  last line")
+    for section in chosen:
+        print(f"{section.name:<12}{section.status:<14}{section.seconds:>8}  {section.said[:100]}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description="Run what needs a GPU.")
+    parser.add_argument("--out", type=Path, default=ROOT / "gpu-out", help="folder for report, log and benchmark")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", help="some of the sections")
+    parser.add_argument("--tests", action="store_true", help="everything but the benchmark")
+    parser.add_argument("--seconds", type=float, default=560.0, help="time for all of it")
+    parser.add_argument("--bench-seconds", type=float, default=150.0, help="time for the benchmark's rows")
+    options = parser.parse_args(arguments)
+    import torch
+
+    if not torch.cuda.is_available():
+        print(NO_GPU)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    every = sections(options.out.resolve(), options.bench_seconds)
+    names = options.only or [s.name for s in every if not (options.tests and s.name == "bench")]
+    unknown = set(names) - {section.name for section in every}
+    if unknown:
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in every)}")
+    chosen = [section for section in every if section.name in names]
+    run(chosen, options.out.resolve(), options.seconds)
+    show(chosen)
+    return 0 if all(section.status == "passed" for section in chosen) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
