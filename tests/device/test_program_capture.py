@@ -1,0 +1,52 @@
+"""What is captured into CUDA graphs asks the device for nothing: seen on shapes alone, every operation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.fakes.capture_watch import DEVICE, CaptureWatch
+from tests.fakes.micro import micro_config, micro_tensors
+
+from gapless.constrain.table import build_table
+from gapless.device.packet import Layout
+from gapless.device.program import Program
+from gapless.device.tail import KINDS, MASKED
+from gapless.kernels.graphed import Graphed
+from gapless.models.moondream.config import read_config
+from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.templates import Templates
+from gapless.records import DeviceLimits
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    raw = micro_config()
+    config = read_config(raw)
+    tensors = {name: t.to(DEVICE) for name, t in micro_tensors(raw).items()}
+    model = Moondream(config, tensors, Graphed())
+    limits = DeviceLimits(9, 40, 16, model.max_context, model.prefix, 2, model.vocab)
+    with torch.inference_mode():
+        return Program(model, build_table(Templates.of(config).rules()), limits, Layout(8, 40, 12))
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_forward_asks_for_nothing(program, count):
+    with torch.inference_mode(), CaptureWatch():
+        program.forward(count, 12)
+        program.forward(count, 5)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, MASKED], ids=lambda kind: kind.name)
+def test_a_tail_asks_for_nothing(program, kind):
+    with torch.inference_mode(), CaptureWatch():
+        program.tail(8, kind)
+        program.tail(1, kind)
+
+
+def test_grants_parked_rows_and_starts_ask_for_nothing(program):
+    with torch.inference_mode(), CaptureWatch():
+        program.extend()
+        program.begin()
+        program.park(3, 5)
+        program.fetch(5)
+        program.parked_tail()
