@@ -29,6 +29,7 @@ class FakeVLM:
 
     def __init__(self) -> None:
         self.loaded_with: dict[str, Any] = {}
+        self.plan: object = None
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
         self.closed_after: type[BaseException] | str | None = "open"
         self.raises: BaseException | None = None

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from gapless.config import EngineConfig
-from gapless.device.sizing import device_limits, machine_memory
-from gapless.errors import InvalidRequest
+from gapless.device.graphs import buckets_for, widths_for
+from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, machine_memory
+from gapless.errors import InvalidRequest, NotEnoughMemory
 
 GIB = 2**30
 
@@ -56,3 +57,51 @@ def test_settings_that_cannot_work_are_named(field, value):
 
 def test_the_machine_says_how_much_memory_it_has():
     assert machine_memory() > 2**28
+
+
+def gpu_limits(pages: int | None = None, rows: int = 3) -> tuple:
+    config = EngineConfig(max_rows=rows, page_size=16, pages=pages)
+    return device_limits(Sizes(), config, 2**62), config
+
+
+def test_a_gpu_gets_what_every_row_may_need_if_that_is_free():
+    limits, config = gpu_limits()
+    assert gpu_pages(limits, config, 2**20, 64 * GIB, GIB) == (3 * 129 + 1, 3 * GIB)
+
+
+def test_a_gpu_gets_what_fits_beside_twice_the_measured_step():
+    limits, config = gpu_limits()
+    assert gpu_pages(limits, config, 2**20, 3 * GIB + 200 * 2**20, GIB) == (200, 3 * GIB)
+
+
+def test_too_little_memory_is_told_with_the_numbers_and_the_remedy():
+    limits, config = gpu_limits()
+    with pytest.raises(NotEnoughMemory) as raised:
+        gpu_pages(limits, config, 2**20, 3 * GIB + 100 * 2**20, GIB)
+    text = str(raised.value)
+    assert "3.33 GB free" in text and "0.14 GB for 130 pages" in text and "3.22 GB for steps" in text
+    assert "lower max_rows (now 3), pages or page_size" in text
+
+
+def test_pages_that_were_asked_for_are_given_or_refused():
+    limits, config = gpu_limits(pages=50)
+    assert gpu_pages(limits, config, 2**20, 4 * GIB, GIB)[0] == 50
+    with pytest.raises(NotEnoughMemory, match="for 50 pages"):
+        gpu_pages(limits, config, 2**30, 4 * GIB, GIB)
+
+
+def test_the_plan_reads_as_a_sentence():
+    plan = GpuPlan("H200", 150 * 10**9, 4 * 10**9, 3 * 10**9, 24 * 10**9, 7809, 16, 64, 90, 10**9, 2.5)
+    assert str(plan) == (
+        "H200, 150.00 GB: weights and others 4.00 GB, KV cache 24.00 GB (7809 pages of 16 tokens, 64 rows), "
+        "reserve 3.00 GB; 90 graphs in 2.5 s and 1.00 GB"
+    )
+
+
+def test_buckets_and_widths():
+    assert buckets_for(1) == (1,)
+    assert buckets_for(9) == (1, 2, 4, 8, 16)
+    assert buckets_for(64)[-2:] == (48, 64)
+    assert buckets_for(130)[-3:] == (96, 128, 160)
+    assert widths_for(2048, 16) == (64, 128)
+    assert widths_for(1000, 16) == (63,)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gapless.kernels.choose import choose
 from tests.fakes.micro import micro_config, micro_tensors
 from tests.gpu.mixes import masked, mix
 from tests.gpu.near_tie import divergence
 from tests.gpu.stage import PINNED, answers, cuda_stage, prove
 
 from gapless.constrain.table import build_table
+from gapless.kernels.choose import choose
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.templates import Templates

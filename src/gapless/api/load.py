@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from gapless.api.desk import Desk
 from gapless.api.runner import Runner
 from gapless.api.vlm import VLM
-from gapless.config import Constraints, DType, EngineConfig, HostDeviceConfig, ImageLimits
-from gapless.constrain.table import build_table
-from gapless.errors import InvalidRequest, shown
+from gapless.config import Constraints, CudaDeviceConfig, DType, EngineConfig, HostDeviceConfig, ImageLimits
+from gapless.constrain.table import Table, build_table
+from gapless.device.base import Device
+from gapless.errors import InvalidRequest, NotEnoughMemory, shown
 from gapless.images.crops import CropSpec
 from gapless.models.moondream.config import VisionConfig
 from gapless.models.moondream.templates import Templates
@@ -19,11 +20,21 @@ from gapless.skills.base import SkillContext, check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from gapless.device.sizing import GpuPlan
     from gapless.models.registry import Loaded
 
-DEVICES = ("auto", "cpu")
+ROWS = {"cpu": 16, "cuda": 64}
+"""Requests that run at once, unless the caller says otherwise."""
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
 """The most that `load` takes: beyond it lies no use, only memory that runs out."""
+
+
+class Progress(Protocol):
+    """Whoever wants to see a long start: told what comes next, and how much of how much is done."""
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        """`done` of `total` parts are over; `doing` begins."""
+        ...
 
 
 def load(
@@ -32,45 +43,87 @@ def load(
     device: str = "auto",
     dtype: DType = "auto",
     depth: int = 2,
-    max_rows: int = 16,
+    max_rows: int | None = None,
     page_size: int = 16,
     pages: int | None = None,
     constraints: Constraints = "device",
     threads: int | None = None,
     image_limits: ImageLimits | None = None,
     revision: str | None = None,
+    graphs: bool = True,
+    progress: Progress | None = None,
 ) -> VLM:
     """Load a model and start its engine.
 
-    `model`: a bundled name, a folder, or a hub id "owner/name" (with `revision`). `depth`: steps in flight, 1 is the
-    blocking engine. `max_rows`: requests that run at once; more wait. `pages` of `page_size` tokens make the KV cache
-    (None: enough for all rows). `constraints` "host" builds the sampling masks on the CPU after each commit instead of
+    `model`: a bundled name, a folder, or a hub id "owner/name" (with `revision`). `device`: "cpu", "cuda", "cuda:N", or
+    "auto" for the first GPU that can be used, else the CPU. `depth`: steps in flight, 1 is the blocking engine.
+    `max_rows`: requests that run at once; more wait (None: 16, on a GPU 64). `pages` of `page_size` tokens make the KV
+    cache (None: enough for all rows, or what fits on the GPU). `graphs` False runs a GPU's steps without CUDA graphs,
+    for debugging; `progress` is told how their capture goes. `constraints` "host" builds the sampling masks on the CPU after each commit instead of
     on the device: slower, same answers. `threads`: torch's on the CPU device (None: all cores but one).
-    Raises `ModelNotFound`, `InvalidCheckpoint`, and `InvalidRequest` for values that do not exist.
+    Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
-    if device not in DEVICES:
-        raise InvalidRequest(
-            f"device {shown(device)} is not there: this version runs on {', '.join(DEVICES)}", param="device"
-        )
     if constraints not in get_args(Constraints):
         raise InvalidRequest(f'constraints must be "device" or "host", not {shown(constraints)}', param="constraints")
-    _check_sizes({"depth": depth, "max_rows": max_rows, "page_size": page_size})
-    _check_sizes({name: size for name, size in (("pages", pages), ("threads", threads)) if size is not None})
+    _check_sizes({"depth": depth, "page_size": page_size})
+    given = (("max_rows", max_rows), ("pages", pages), ("threads", threads))
+    _check_sizes({name: size for name, size in given if size is not None})
     if image_limits is not None and not isinstance(image_limits, ImageLimits):
         raise InvalidRequest(
             f"image_limits must be a gapless.config.ImageLimits, not {shown(image_limits)}", param="image_limits"
         )
-    from gapless.models.registry import load_model  # torch: only whoever loads a model waits for its import
+    from gapless.device.gpus import TorchDriver, choose_device  # torch: only whoever loads a model waits for it
 
-    loaded = load_model(model, "cpu", dtype, revision)
-    config = EngineConfig(depth=depth, max_rows=max_rows, page_size=page_size, pages=pages, constraints=constraints)
-    return assemble(loaded, config, HostDeviceConfig(threads=threads), image_limits or ImageLimits())
+    where = choose_device(device, TorchDriver())
+    rows = ROWS[where.partition(":")[0]] if max_rows is None else max_rows
+    config = EngineConfig(depth=depth, max_rows=rows, page_size=page_size, pages=pages, constraints=constraints)
+    loaded = _load_weights(model, where, dtype, revision)
+    table = build_table(Templates.of(loaded.config).rules())
+    limits = image_limits or ImageLimits()
+    if where == "cpu":
+        return assemble(loaded, _open_cpu(loaded, table, config, threads), table, config, limits)
+    opened, plan = _open_gpu(loaded, table, config, graphs, progress)
+    return assemble(loaded, opened, table, config, limits, plan)
 
 
-def assemble(loaded: Loaded, config: EngineConfig, host: HostDeviceConfig, limits: ImageLimits) -> VLM:
-    """Put a loaded model on the CPU device behind an engine of its own."""
+def _load_weights(model: str | Path, device: str, dtype: DType, revision: str | None) -> Loaded:
+    import torch
+
+    from gapless.models.registry import load_model
+
+    try:
+        return load_model(model, device, dtype, revision)
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(torch.device(device))
+        raise NotEnoughMemory(
+            f"the weights of {model} do not fit on {device}: {free / 1e9:.2f} of {total / 1e9:.2f} GB were left when "
+            f"it failed ({error}); free memory on the GPU, or use another --device or --dtype",
+            param="device",
+        ) from error
+
+
+def _open_cpu(loaded: Loaded, table: Table, config: EngineConfig, threads: int | None) -> Device:
     from gapless.device.host import HostDevice
 
+    return HostDevice(loaded.model, table, config, HostDeviceConfig(threads=threads))
+
+
+def _open_gpu(
+    loaded: Loaded, table: Table, config: EngineConfig, graphs: bool, progress: Progress | None
+) -> tuple[Device, GpuPlan]:
+    from gapless.device.cuda import CudaDevice
+
+    device = CudaDevice(loaded.model, table, config, CudaDeviceConfig(graphs=graphs))
+    for stage in device.prepare():
+        if progress is not None:
+            progress.show(f"capturing {stage.name}", stage.done, stage.total)
+    return device, device.plan
+
+
+def assemble(
+    loaded: Loaded, device: Device, table: Table, config: EngineConfig, limits: ImageLimits, plan: GpuPlan | None = None
+) -> VLM:
+    """Put a loaded model on an open device behind an engine of its own."""
     templates = Templates.of(loaded.config)
     tokenizer = Tokenizer.from_file(loaded.tokenizer_path, templates.ids.all())
     check_tokenizer(templates, tokenizer)
@@ -81,10 +134,8 @@ def assemble(loaded: Loaded, config: EngineConfig, host: HostDeviceConfig, limit
         max_context=loaded.model.max_context,
         name=loaded.name,
     )
-    table = build_table(templates.rules())
-    device = HostDevice(loaded.model, table, config, host)
     runner = Runner(device, table, config)
-    return VLM(Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows))
+    return VLM(Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows), plan)
 
 
 def _check_sizes(sizes: Mapping[str, object]) -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gapless.api.call import BlockingCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
 from gapless.api.stream import Stream
 from gapless.errors import GaplessError, InvalidRequest, shown
 from gapless.skills.spatial import SpatialRefs
+
+if TYPE_CHECKING:
+    from gapless.device.sizing import GpuPlan
 
 OnError = Literal["raise", "return"]
 Images = Image | list[Image] | tuple[Image, ...]
@@ -30,8 +33,10 @@ class VLM:
     others of `gapless.errors`.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, plan: GpuPlan | None = None) -> None:
         self.desk = desk
+        self.plan = plan
+        """How the GPU's memory was divided and what the start cost; None on a CPU."""
 
     def encode_image(self, image: Image) -> EncodedImage:
         """Decode a picture once for several questions: a path, bytes, PIL image or numpy uint8 [H, W, 3]."""

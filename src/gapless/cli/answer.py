@@ -18,7 +18,7 @@ import typer
 from gapless.bench.asks import Ask, Result
 from gapless.cli.drawing import draw_answer, plan_files
 from gapless.cli.many import Outcome, each_in_order
-from gapless.cli.options import Engine, Output
+from gapless.cli.options import Engine, Output, Switch
 from gapless.cli.show import error_line, json_line, show_result, show_stream
 from gapless.cli.terminal import complain, progress_bar, spinner
 from gapless.cli.words import PictureWord
@@ -31,11 +31,23 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loaded(engine: Engine) -> Iterator[VLM]:
-    """A `VLM` for the block's length; a spinner shows while torch and the model are read."""
-    with spinner(f"loading {engine.model}"):
+    """A `VLM` for the block's length; a spinner shows while torch and the model are read and graphs are captured.
+
+    On a GPU a line on standard error says how its memory is divided.
+    """
+    with spinner(f"loading {engine.model}") as progress:
         import gapless
 
-        vlm = gapless.load(engine.model, device=engine.device, dtype=engine.dtype.for_load(), depth=engine.depth)
+        vlm = gapless.load(
+            engine.model,
+            device=engine.device,
+            dtype=engine.dtype.for_load(),
+            depth=engine.depth,
+            graphs=engine.graphs is Switch.ON,
+            progress=progress,
+        )
+    if vlm.plan is not None:
+        complain(vlm.plan)
     with vlm:
         yield vlm
 

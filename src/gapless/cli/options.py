@@ -33,6 +33,13 @@ class DTypeChoice(StrEnum):
         return self.value
 
 
+class Switch(StrEnum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
 class LengthChoice(StrEnum):
     """How long a caption is."""
 
@@ -45,7 +52,10 @@ ModelOption = Annotated[
     str, typer.Option("--model", metavar="NAME|FOLDER", rich_help_panel=RUN, help="A model's name, or its folder.")
 ]
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", rich_help_panel=RUN, help="Where to compute: auto or cpu.")
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", rich_help_panel=RUN, help="Where to compute: auto, cpu, cuda or cuda:N."
+    ),
 ]
 DTypeOption = Annotated[
     DTypeChoice,
@@ -59,6 +69,10 @@ DTypeOption = Annotated[
 DepthOption = Annotated[
     int,
     typer.Option("--depth", min=1, rich_help_panel=RUN, help="Steps in flight; 1 waits after each. Same answers."),
+]
+GraphsOption = Annotated[
+    Switch,
+    typer.Option("--graphs", rich_help_panel=RUN, help="off: a GPU's steps without CUDA graphs, for debugging."),
 ]
 TimeoutOption = Annotated[
     float | None,
@@ -133,6 +147,7 @@ class Engine:
     device: str
     dtype: DTypeChoice
     depth: int
+    graphs: Switch = Switch.ON
 
 
 @dataclass(frozen=True, slots=True)

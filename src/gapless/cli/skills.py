@@ -16,6 +16,7 @@ from gapless.cli.options import (
     DTypeChoice,
     DTypeOption,
     Engine,
+    GraphsOption,
     JsonOption,
     LengthChoice,
     LengthOption,
@@ -27,6 +28,7 @@ from gapless.cli.options import (
     SeedOption,
     SpatialRefOption,
     StreamOption,
+    Switch,
     TemperatureOption,
     TimeoutOption,
     TopPOption,
@@ -58,13 +60,16 @@ def query(
     device: DeviceOption = DEFAULT_DEVICE,
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
+    graphs: GraphsOption = Switch.ON,
     timeout: TimeoutOption = None,
 ) -> int:
     """Answer a question about each picture, or a question without a picture."""
     check_words(pictures or [], question, "question")
     settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
     ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
-    return answer(ask, read_pictures(pictures or []), Engine(model, device, dtype, depth), Output(json, draw, stream))
+    return answer(
+        ask, read_pictures(pictures or []), Engine(model, device, dtype, depth, graphs), Output(json, draw, stream)
+    )
 
 
 def caption(
@@ -81,12 +86,15 @@ def caption(
     device: DeviceOption = DEFAULT_DEVICE,
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
+    graphs: GraphsOption = Switch.ON,
     timeout: TimeoutOption = None,
 ) -> int:
     """Describe each picture."""
     settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
     ask = Ask("caption", length.value, settings)
-    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw, stream))
+    return answer(
+        ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw, stream)
+    )
 
 
 def point(
@@ -101,13 +109,14 @@ def point(
     device: DeviceOption = DEFAULT_DEVICE,
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
+    graphs: GraphsOption = Switch.ON,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find the middle of each object of a kind."""
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw))
+    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw))
 
 
 def detect(
@@ -121,13 +130,14 @@ def detect(
     device: DeviceOption = DEFAULT_DEVICE,
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
+    graphs: GraphsOption = Switch.ON,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find a box around each object of a kind."""
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
     ask = Ask("detect", object, settings)
-    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw))
+    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw))
 
 
 def segment(
@@ -142,13 +152,16 @@ def segment(
     device: DeviceOption = DEFAULT_DEVICE,
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
+    graphs: GraphsOption = Switch.ON,
     timeout: TimeoutOption = None,
 ) -> int:
     """Outline one object: its box, and an SVG path inside the box."""
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_tokens=max_tokens, timeout=timeout)
     ask = Ask("segment", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth), Output(json, draw, stream))
+    return answer(
+        ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw, stream)
+    )
 
 
 def _some(pictures: list[str] | None) -> list[str]:

@@ -15,8 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
 from rich.table import Table
 
+BAR_WIDTH = 24
 PLAIN_WIDTH = 1000
 """Columns where no terminal sets them: wide enough that nothing is broken into lines."""
 
@@ -56,15 +58,28 @@ def _grid(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, 
     return grid
 
 
+class Spinner:
+    """A spinner that can be told how far things are; without a terminal it shows nothing."""
+
+    def __init__(self, status: Status | None) -> None:
+        self._status = status
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        """`done` of `total` parts are over; `doing` begins."""
+        if self._status is not None:
+            filled = BAR_WIDTH * done // max(total, 1)
+            self._status.update(f"{'━' * filled}{'╌' * (BAR_WIDTH - filled)} {done}/{total} {doing}")
+
+
 @contextmanager
-def spinner(doing: str) -> Iterator[None]:
+def spinner(doing: str) -> Iterator[Spinner]:
     """Show `doing` with a spinner on standard error while the block runs, if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield
+        yield Spinner(None)
         return
-    with console.status(doing):
-        yield
+    with console.status(doing) as status:
+        yield Spinner(status)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, shown
 
 OLDEST = (8, 0)
 """The oldest compute capability: bfloat16 arithmetic begins there (Ampere)."""
@@ -71,6 +71,8 @@ class TorchDriver:
 
 def choose_device(name: str, driver: Driver) -> str:
     """ "cpu" or "cuda:N". "auto" is the first GPU that can be used, else the CPU. Raises `InvalidRequest`."""
+    if not isinstance(name, str):
+        raise InvalidRequest(f"device must be auto, cpu, cuda or cuda:N, not {shown(name)}", param="device")
     if name == "cpu":
         return name
     if name == "auto":
@@ -82,8 +84,8 @@ def choose_device(name: str, driver: Driver) -> str:
 def find_gpu(name: str, driver: Driver) -> Gpu:
     """The GPU that "cuda" (the first) or "cuda:N" means. Raises `InvalidRequest` if there is none, or it is too old."""
     kind, _, number = name.partition(":")
-    if kind != "cuda" or (":" in name and not number.isdecimal()):
-        raise InvalidRequest(f"device {name!r} does not exist; use auto, cpu, cuda or cuda:N", param="device")
+    if kind != "cuda" or (":" in name and not (number.isascii() and number.isdecimal() and len(number) < 6)):
+        raise InvalidRequest(f"device {shown(name)} does not exist; use auto, cpu, cuda or cuda:N", param="device")
     count, index = driver.count(), int(number or 0)
     if not count:
         raise InvalidRequest(
