@@ -18,6 +18,11 @@ from gapless.errors import ModelNotFound
 pytestmark = pytest.mark.usefixtures("pictures")
 
 
+def loaded_with(vlm: FakeVLM) -> dict:
+    """All that the library was loaded with but the spinner."""
+    return {name: value for name, value in vlm.loaded_with.items() if name != "progress"}
+
+
 def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -29,7 +34,7 @@ def test_query_prints_the_answer_alone(vlm: FakeVLM, capsys: pytest.CaptureFixtu
     assert vlm.calls == [
         ("query", (30, 40, 3), {"question": "How bright?", "reasoning": False, "settings": {}, "spatial_refs": None})
     ]
-    assert vlm.loaded_with == {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2}
+    assert loaded_with(vlm) == {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2, "graphs": True}
     assert vlm.closed_after is None
 
 
@@ -39,10 +44,11 @@ def test_query_without_a_picture(vlm: FakeVLM, capsys: pytest.CaptureFixture[str
 
 
 def test_options_reach_the_library(vlm: FakeVLM) -> None:
-    words = "query a.png what? --model m --device cpu --dtype bfloat16 --depth 3 --max-tokens 9 --temperature 0.5"
+    words = "query a.png what? --model m --device cpu --dtype bfloat16 --depth 3 --temperature 0.5"
+    words += " --graphs off --max-tokens 9"
     words += " --top-p 0.9 --seed 7 --timeout 2.5 --reasoning --spatial-ref 0.5,0.25 --spatial-ref 0,0,1,0.5"
     assert main(words.split()) == 0
-    assert vlm.loaded_with == {"model": "m", "device": "cpu", "dtype": "bfloat16", "depth": 3}
+    assert loaded_with(vlm) == {"model": "m", "device": "cpu", "dtype": "bfloat16", "depth": 3, "graphs": False}
     assert vlm.calls[0][2] == {
         "question": "what?",
         "reasoning": True,

@@ -1,4 +1,4 @@
-"""A runtime without a GPU: streams that are done at once, "pinned" memory that is ordinary, graphs that call their work.
+"""A runtime without a GPU: streams that are done at once, ordinary memory for "pinned", graphs that call their work.
 
 What flows in: the CUDA device's calls. What flows out: the same results as on a GPU, computed on the CPU at once, and
 what a test wants to know of the order of calls. Copies to the host are held back until their event is waited for, so a

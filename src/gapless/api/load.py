@@ -59,8 +59,9 @@ def load(
     "auto" for the first GPU that can be used, else the CPU. `depth`: steps in flight, 1 is the blocking engine.
     `max_rows`: requests that run at once; more wait (None: 16, on a GPU 64). `pages` of `page_size` tokens make the KV
     cache (None: enough for all rows, or what fits on the GPU). `graphs` False runs a GPU's steps without CUDA graphs,
-    for debugging; `progress` is told how their capture goes. `constraints` "host" builds the sampling masks on the CPU after each commit instead of
-    on the device: slower, same answers. `threads`: torch's on the CPU device (None: all cores but one).
+    for debugging; `progress` is told how their capture goes. `constraints` "host" builds the sampling masks on the CPU
+    after each commit instead of on the device: slower, same answers. `threads`: torch's on the CPU device (None: all
+    cores but one).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     if constraints not in get_args(Constraints):

@@ -116,7 +116,8 @@ def point(
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw))
+    engine = Engine(model, device, dtype, depth, graphs)
+    return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
 def detect(
@@ -137,7 +138,8 @@ def detect(
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
     ask = Ask("detect", object, settings)
-    return answer(ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw))
+    engine = Engine(model, device, dtype, depth, graphs)
+    return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
 def segment(
