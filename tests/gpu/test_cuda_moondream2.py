@@ -6,6 +6,7 @@ Nothing may be left behind, nothing allocated while decoding, and nothing on the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from gapless.records import StepKind
 
 pytestmark = pytest.mark.gpu
 ROWS, DEPTH, COUNT = 24, 2, 200
-AMPLE, TINY = ROWS * 66, 150
+PAGE = 16
 END_BIAS = 2.5
 """Raises the end's logit among about normal ones, so that answers end at surprising places."""
 COUNTERS = ("allocation.all.allocated", "allocation.all.freed", "segment.all.allocated", "segment.all.freed")
@@ -36,13 +37,25 @@ def model() -> Moondream:
 
 @pytest.fixture(scope="module")
 def ample(model) -> Iterator[Played]:
-    with open_stage(model, AMPLE) as played:
+    with open_stage(model, ROWS * (block_pages(model) + 20)) as played:
         yield played
+
+
+def block_pages(model: Moondream) -> int:
+    """Pages of a picture block."""
+    return -(-model.prefix // PAGE)
+
+
+def few_pages(model: Moondream) -> int:
+    """Room for three pictures, and so few pages beside them that rows are preempted."""
+    return 3 * block_pages(model) + 14
 
 
 def open_stage(model: Moondream, pages: int):
     table = build_table(Templates.of(model.config).rules())
-    return cuda_stage(model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, lookahead=32, poison=False)
+    return cuda_stage(
+        model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, page_size=PAGE, lookahead=32, poison=False
+    )
 
 
 def counted() -> dict[str, int]:
@@ -71,18 +84,20 @@ def test_200_requests_with_ample_pages(ample, model):
 
 
 def test_200_requests_with_few_pages(model):
-    with open_stage(model, TINY) as played:
+    with open_stage(model, few_pages(model)) as played:
         play_200(played, model, seed=2, first=1)
         assert played.stage.engine.counters.preemptions > 0
         assert played.device.referee.tally.resumed > 0
 
 
 def settle_down(played: Played, model: Moondream, first: int, count: int = ROWS) -> None:
-    """Let `count` long requests ride until none waits for its prefill."""
-    entries = mix(model.config, first, count, first=first, greedy=True, spread=0, longest=400)
-    for entry in entries:
-        played.stage.mailbox.submit(entry.request)
-    while played.device.steps[-1:] == [] or played.stage.engine.book.idle or played.stage.engine.admission.waiting:
+    """Let `count` requests with long answers ride until none waits for its prefill."""
+    for entry in mix(model.config, first, count, first=first, spread=0):
+        sampling = replace(entry.request.sampling, temperature=1.0, max_tokens=200)
+        program = "reason" if entry.request.id % 2 else "text"
+        played.stage.mailbox.submit(replace(entry.request, sampling=sampling, program=program))
+    assert played.stage.tick()
+    while played.stage.engine.admission.waiting:
         assert played.stage.tick()
 
 
@@ -100,7 +115,7 @@ def end(played: Played) -> None:
     for id, heard in played.stage.heard.items():
         if heard.finish is None:
             played.stage.mailbox.cancel(id)
-    while played.stage.tick():
+    while played.stage.tick():  # cancellations are taken in the tick, and drain in those after it
         pass
     played.stage.engine.audit()
     played.device.audit()

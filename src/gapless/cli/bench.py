@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gapless.bench.decode import RANDOM, host_table, run_decode, save_to, summary
+from gapless.bench.decode_run import Options
+from gapless.bench.hostpart import measure_null
 from gapless.bench.mix import MIX, PICTURES
 from gapless.cli.examples import epilog
 from gapless.cli.options import DeviceOption, DTypeChoice, DTypeOption, ModelOption, ReportJsonOption
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from gapless.bench.run import Report
 
 app = typer.Typer(name="bench", help="Measure this machine.")
+RANDOM_HELP = "A model's name or folder; random: full-size random weights, as fast as trained ones."
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
     "may gain nothing from it, or lose a little; the answers are the same either way."
@@ -39,6 +44,25 @@ def mix(
     if json:
         json_line(report.as_dict())
     return finish_report(report, quiet=json)
+
+
+@app.command("decode", epilog=epilog("bench decode"))
+def decode(
+    model: Annotated[str, typer.Option("--model", metavar="NAME|FOLDER", help=RANDOM_HELP)] = RANDOM,
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cuda or cuda:N.")] = "cuda",
+    seconds: Annotated[float, typer.Option("--seconds", help="No new section begins after that long.")] = 150.0,
+    graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="Without CUDA graphs, to compare.")] = True,
+    host_only: Annotated[bool, typer.Option("--host-only", help="The engine's own part alone; needs no GPU.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the report there, as JSON.")] = None,
+) -> int:
+    """Time decode steps on a GPU: 1 to 64 streams at depth 1 and 2, beside what the hardware allows."""
+    if host_only:
+        print(host_table([part.as_dict() for part in measure_null()]))
+        return 0
+    with spinner("measuring decode steps"):
+        report = run_decode(Options(seconds=seconds), save_to(out), model=model, device=device, graphs=graphs)
+    print(summary(report))
+    return 0
 
 
 def measure(

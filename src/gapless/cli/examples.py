@@ -53,10 +53,17 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless demo", "ask, draw, and run the fixed mix; pictures go to demo-out/"),
         Example("gapless demo --out /tmp/look", "the pictures elsewhere"),
     ),
-    "bench": (Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),),
+    "bench": (
+        Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),
+        Example("gapless bench decode --host-only", "what the engine itself takes for a step"),
+    ),
     "bench mix": (
         Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),
         Example("gapless bench mix --depth 1 --depth 3 --json", "other depths, for machines"),
+    ),
+    "bench decode": (
+        Example("gapless bench decode --out decode.json", "all rows, on a GPU"),
+        Example("gapless bench decode --host-only", "what the engine itself takes for a step; needs no GPU"),
     ),
 }
 
