@@ -40,6 +40,7 @@ class CpuRig:
 
     roofline = Roofline(1_000_000, 1_000, 1e9)
     side = CROP_SIZE
+    name = "cpu"
 
     def __init__(self) -> None:
         self.sessions: dict[int, Session] = {}

@@ -89,11 +89,17 @@ class CudaRig:
         self._graphs = graphs
         self._sessions: dict[int, Session] = {}
         self._devices: dict[int, CudaDevice] = {}
-        self._clocks = {"before": clocks(model.device.index or 0)}
+        self._clocks: dict[str, dict[str, str]] = {}
+        self._note_clocks("before")
         self._bandwidth = read_bandwidth(model.device)
-        self._clocks["after reading memory"] = clocks(model.device.index or 0)
+        self._note_clocks("after reading memory")
         torch.cuda.empty_cache()
         self._profiled = False
+
+    @property
+    def name(self) -> str:
+        """See `Rig`."""
+        return f"cuda, {'graphs' if self._graphs else 'no graphs'}"
 
     @property
     def roofline(self) -> Roofline:
@@ -151,6 +157,7 @@ class CudaRig:
             for tensor, kept in zip(_state(store), saved, strict=True):
                 tensor.copy_(kept)
             torch.cuda.synchronize()
+        self._note_clocks(f"after isolated graphs of {rows} rows")
         return forward, sampling
 
     def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
@@ -166,13 +173,17 @@ class CudaRig:
         return {
             "machine": {**describe_machine().as_dict(), **describe_gpu(self._model.device)},
             "versions": versions(),
-            "clocks": {**self._clocks, "now": clocks(self._model.device.index or 0)},
+            "clocks": self._clocks,
             "command": " ".join(["python -m gapless.bench.decode", *sys.argv[1:]]),
-            "device": f"cuda, {'graphs' if self._graphs else 'no graphs'}",
+            "device": self.name,
             "model": {"name": self._name, "dtype": str(self._model.dtype).removeprefix("torch.")},
             "read_gb_per_s": {name: round(rate / 1e9, 1) for name, rate in self._bandwidth.items()},
             "memory": plans,
         }
+
+    def _note_clocks(self, when: str) -> None:
+        if when not in self._clocks:
+            self._clocks[when] = clocks(self._model.device.index or 0)
 
     def close(self) -> None:
         """Free all devices."""

@@ -9,6 +9,8 @@ In: a `Rig` (a model on a device, and what can be measured on it) and `Options`.
 - `forward_ms`, `sampling_ms`: the two graphs replayed alone, at the wave's context.
 - `idle_ms`: the gap between one step's last and the next step's first kernel, in a profiler's trace (`bench.trace`).
   Traces are taken last, so that no profiler is near the other numbers.
+  `gap_ms`, from the device's own marks and without a profiler, is beside it: from behind a step's last copy to the
+  next step's first kernel.
 - `plan_ms`, `launch_ms`, `commit_ms`: the host's parts, timed around the loop (`bench.timed`).
 - `roofline_share`: the bytes a step must read over the bandwidth measured just before (`bench.roofline`), as a part of
   the period.
@@ -18,6 +20,7 @@ A section that fails or does not fit into the time is noted in the report and it
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +75,11 @@ class Rig(Protocol):
     """A model on a device. Devices of all depths stay open until `close`."""
 
     @property
+    def name(self) -> str:
+        """Of the kind of device, for the table of the host's part."""
+        ...
+
+    @property
     def roofline(self) -> Roofline:
         """What a step must read, and how fast this machine reads."""
         ...
@@ -120,6 +128,8 @@ class Bench:
         keys = [(streams, depth) for depth in self.options.depths for streams in self.options.streams]
         for depth in self.options.depths:
             self._section(f"warm-up at depth {depth}", self._warm_up, depth)
+        gc.collect()
+        gc.freeze()
         for streams, depth in keys:
             self._section(f"wave of {streams} at depth {depth}", self._wave, streams, depth)
             save(self.report())
@@ -215,8 +225,8 @@ class Bench:
 
     def _host(self, rows: int) -> None:
         depth = self.options.depths[-1]
-        session, name = self.rig.session(depth), str(self.rig.facts().get("device", "device"))
-        self.host.append(measure_rows(session, name, rows, depth, self._ask(rows), self.options.host_steps))
+        first, steps = self._ask(rows), self.options.host_steps
+        self.host.append(measure_rows(self.rig.session(depth), self.rig.name, rows, depth, first, steps))
 
     def _api_calls(self, rows: int) -> None:
         session = self.rig.session(self.options.depths[-1])
@@ -249,6 +259,7 @@ def row_of(wave: Wave, depth: int, roofline: Roofline) -> Row:
         tokens_per_s=round(wave.tokens_per_s, 1),
         steps=wave.full_steps,
         device_ms=_rounded(wave.device_ms),
+        gap_ms=_rounded(wave.gap_ms),
         wait_ms=_rounded(wave.wait_ms),
         floor_ms=_rounded(roofline.floor_ms(wave.rows, wave.context)),
     )

@@ -47,8 +47,8 @@ class HostPart:
         return replace(self, api_calls=calls)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
-        return asdict(self)
+        """The fields, for JSON, to a tenth of a microsecond."""
+        return {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
 
 def measure_rows(session: Session, name: str, rows: int, depth: int, first: int, steps: int = STEPS) -> HostPart:

@@ -26,13 +26,14 @@ FAR = 700
 @dataclass(frozen=True, slots=True)
 class Wave:
     """Milliseconds, and counts. `period_ms` is None when there were fewer than two full steps; `wait_ms`: the host
-    stood still for the device."""
+    stood still for the device; `gap_ms`: from one full step's end to the next one's start, by the device's marks."""
 
     rows: int
     full_steps: int
     context: float
     period_ms: float | None
     device_ms: float
+    gap_ms: float
     plan_ms: float
     launch_ms: float
     wait_ms: float
@@ -112,6 +113,7 @@ def sum_up(notes: Sequence[StepNote], ticks: Sequence[TickTimes], rows: int) -> 
         context=statistics.fmean(contexts[note.step.id] for note in full),
         period_ms=median_difference_ms(starts[: len(full)]),
         device_ms=_median_ms([end - start for start, end in zip(starts, ends, strict=True)][: len(full)]),
+        gap_ms=_median_ms([after - before for before, after in zip(ends, starts[1:], strict=False)][: len(full) - 1]),
         plan_ms=_median_ms([t.plan for t in steady]),
         launch_ms=_median_ms([t.launch for t in steady]),
         wait_ms=_median_ms([t.wait for t in steady]),
