@@ -46,6 +46,8 @@ def three_steps() -> list[dict]:
         complete("cuda_runtime", "cudaLaunchKernel", 499, 1, correlation=1),
         complete("kernel", "without a number", 700, 10, stream=COMPUTE),
         complete("cpu_op", "aten::add", 1, 2),
+        complete("cuda_sync", "Stream Wait Event", 1900, 200, stream=COMPUTE, correlation=102),
+        complete("gpu_user_annotation", "gapless step", 900, 3000, stream=COMPUTE, correlation=101),
         {"ph": "X", "cat": "kernel", "name": "no time"},
         complete("cuda_runtime", "cudaEventSynchronize", 5000, 1, correlation=2),
     ]

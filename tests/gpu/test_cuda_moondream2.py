@@ -48,13 +48,13 @@ def block_pages(model: Moondream) -> int:
 
 def few_pages(model: Moondream) -> int:
     """Room for three pictures, and so few pages beside them that rows are preempted."""
-    return 3 * block_pages(model) + 14
+    return 3 * block_pages(model) + 10
 
 
-def open_stage(model: Moondream, pages: int):
+def open_stage(model: Moondream, pages: int, lookahead: int = 32):
     table = build_table(Templates.of(model.config).rules())
     return cuda_stage(
-        model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, page_size=PAGE, lookahead=32, poison=False
+        model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, page_size=PAGE, lookahead=lookahead, poison=False
     )
 
 
@@ -84,7 +84,7 @@ def test_200_requests_with_ample_pages(ample, model):
 
 
 def test_200_requests_with_few_pages(model):
-    with open_stage(model, few_pages(model)) as played:
+    with open_stage(model, few_pages(model), lookahead=8) as played:
         play_200(played, model, seed=2, first=1)
         assert played.stage.engine.counters.preemptions > 0
         assert played.device.referee.tally.resumed > 0

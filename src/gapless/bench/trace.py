@@ -124,13 +124,14 @@ def steps_of(spans: Iterable[Span]) -> list[StepWork]:
     ranges = sorted((s for s in spans if s.category == "user_annotation" and s.name.startswith(PREFIX)), key=_start)
     steps = [_named(r.name) for r in ranges]
     owner = _owners(spans, ranges, steps)
-    mine = [(owner[s.correlation], s) for s in spans if s.stream >= 0 and s.correlation in owner]
+    work = [s for s in spans if s.category == KERNEL or s.category in COPIES]  # not: waits, ranges shown on streams
+    mine = [(owner[s.correlation], s) for s in work if s.correlation in owner]
     stream = compute_stream(s for _, s in mine)
-    for step, work in mine:
-        if work.stream == stream:
-            step.add(work)
-        elif work.category in COPIES and "DtoH" in work.name:
-            step.copies_out.append(work)
+    for step, span in mine:
+        if span.stream == stream:
+            step.add(span)
+        elif "DtoH" in span.name:
+            step.copies_out.append(span)
     return steps
 
 
