@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -174,7 +175,7 @@ class CudaRig:
             "machine": {**describe_machine().as_dict(), **describe_gpu(self._model.device)},
             "versions": versions(),
             "clocks": self._clocks,
-            "command": " ".join(["python -m gapless.bench.decode", *sys.argv[1:]]),
+            "command": _command(),
             "device": self.name,
             "model": {"name": self._name, "dtype": str(self._model.dtype).removeprefix("torch.")},
             "read_gb_per_s": {name: round(rate / 1e9, 1) for name, rate in self._bandwidth.items()},
@@ -189,6 +190,12 @@ class CudaRig:
         """Free all devices."""
         for device in self._devices.values():
             device.close()
+
+
+def _command() -> str:
+    """How this process was started."""
+    program = "gapless" if Path(sys.argv[0]).stem == "gapless" else "python -m gapless.bench.decode"
+    return " ".join([program, *sys.argv[1:]])
 
 
 def _state(store: Any) -> tuple[Tensor, Tensor, Tensor]:

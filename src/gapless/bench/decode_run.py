@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import gc
 import math
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -179,7 +181,7 @@ class Bench:
         try:
             yield goes
         except Exception as error:
-            self.notes.append(f"{name}: {type(error).__name__}: {error}")
+            self.notes.append(f"{name}: {type(error).__name__}: {error} (at {_origin(error)})")
         if goes:
             self.seconds[name] = round(self.now() - began, 2)
 
@@ -241,6 +243,12 @@ class Bench:
             self.host = [
                 part.with_calls(calls) if part.rows == rows and part.device != NULL else part for part in self.host
             ]
+
+
+def _origin(error: Exception) -> str:
+    """The innermost places an error passed, file and line, outermost first."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
 def row_of(wave: Wave, depth: int, roofline: Roofline) -> Row:
