@@ -13,6 +13,7 @@ last. Ends with 0 if all sections passed, 1 if one did not, 2 without a GPU.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -32,8 +33,8 @@ SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-s
 OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py")
 """Test files with a section each."""
 NO_GPU = (
-    "gpu-check: torch sees no CUDA device here, so nothing was checked. Run it on a machine with an NVIDIA GPU, a "
-    "driver and a CUDA build of torch."
+    f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine with "
+    "an NVIDIA GPU, a driver and a CUDA build of torch."
 )
 
 
@@ -166,6 +167,14 @@ def show(chosen: Sequence[Section]) -> None:
         print(f"{section.name:<12}{section.status:<14}{section.seconds:>8}  {section.said[:100]}")
 
 
+def _sees_gpu() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description="Run what needs a GPU.")
@@ -175,9 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=560.0, help="time for all of it")
     parser.add_argument("--bench-seconds", type=float, default=150.0, help="time for the benchmark's rows")
     options = parser.parse_args(arguments)
-    import torch
-
-    if not torch.cuda.is_available():
+    if not _sees_gpu():
         print(NO_GPU)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
