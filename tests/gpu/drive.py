@@ -33,8 +33,8 @@ SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-s
 OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py")
 """Test files with a section each."""
 NO_GPU = (
-    f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine with "
-    "an NVIDIA GPU, a driver and a CUDA build of torch."
+    f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine "
+    "with an NVIDIA GPU, a driver and a CUDA build of torch."
 )
 
 
