@@ -42,7 +42,7 @@ def test_s_mem_04_an_engine_that_ended_keeps_neither_cache_nor_threads(micro_fol
     for i in range(4):
         with gapless.load(micro_folder) as model:
             model.caption(noise(i), settings=FEW)
-            cache = model.desk.runner._device._streams.executor._cache
+            cache = model.desk.runner._device._streams.executor.program.cache
             devices.append(weakref.ref(cache))
         del model, cache
     gc.collect()

@@ -376,7 +376,8 @@ def test_an_exception_in_the_block_does_not_wait_for_running_requests(endless_fo
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"device": "cuda"}, "runs on auto, cpu"),
+        ({"device": "cuda:99999"}, "cuda:99999"),
+        ({"device": "abacus"}, "auto, cpu, cuda or cuda:N"),
         ({"constraints": "both"}, "constraints"),
         ({"dtype": "int8"}, "dtype"),
         ({"depth": 0}, "depth"),
