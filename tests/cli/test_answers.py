@@ -13,6 +13,7 @@ from PIL import Image
 from tests.cli.fake_vlm import FakeVLM
 
 from gapless.cli.main import main
+from gapless.cli.terminal import Spinner
 from gapless.errors import ModelNotFound
 
 pytestmark = pytest.mark.usefixtures("pictures")
@@ -36,6 +37,22 @@ def test_query_prints_the_answer_alone(vlm: FakeVLM, capsys: pytest.CaptureFixtu
     ]
     assert loaded_with(vlm) == {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2, "graphs": True}
     assert vlm.closed_after is None
+
+
+def test_on_a_gpu_the_plan_is_told_beside_the_answer(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "a.png", "How bright?"]) == 0
+    plain = capsys.readouterr()
+    vlm.plan = "a GPU, 80.00 GB: so much for each"
+    assert main(["query", "a.png", "How bright?"]) == 0
+    told = capsys.readouterr()
+    assert told.out == plain.out and told.err == plain.err + "gapless: a GPU, 80.00 GB: so much for each\n"
+
+
+def test_a_spinner_tells_how_far_the_start_is() -> None:
+    said: list[str] = []
+    Spinner(SimpleNamespace(update=said.append)).show("capturing a tail", 3, 12)  # type: ignore[arg-type]
+    Spinner(None).show("capturing a tail", 3, 12)
+    assert len(said) == 1 and "3/12 capturing a tail" in said[0] and said[0].count("━") == 6
 
 
 def test_query_without_a_picture(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,6 +184,15 @@ def test_too_little_memory_is_told_before_the_cache_is_made():
         cuda_device(runtime=InlineRuntime(memory_of=(5 * 10**8, 10**9)))
 
 
+def test_a_step_that_does_not_fit_is_told_with_the_numbers():
+    class Large(HashModel):
+        def forward(self, x, positions, tables, cache):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(NotEnoughMemory, match=r"max_rows = 8 .* 7\.00 of 8\.00 GB were free .* lower max_rows"):
+        cuda_device(Large(SPEC), InlineRuntime(memory_of=(7 * 10**9, 8 * 10**9)))
+
+
 def test_buckets_that_hold_no_full_step_are_refused():
     with pytest.raises(InvalidRequest, match="hold no step of max_rows = 8"):
         cuda_device(cuda=CudaDeviceConfig(buckets=(4,)))

@@ -20,7 +20,7 @@ from gapless.device.program import Program
 from gapless.device.runtime import Runtime
 from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, step_layout, with_pages
 from gapless.device.tail import KINDS, MASKED
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.records import DeviceLimits
 
@@ -46,6 +46,18 @@ class Parts:
 @torch.inference_mode()
 def build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig) -> Parts:
     """Allocate. Raises `InvalidRequest` for settings that cannot work and `NotEnoughMemory` with the numbers."""
+    free, total = runtime.memory()
+    try:
+        return _build(runtime, model, table, config, cuda)
+    except torch.OutOfMemoryError as error:
+        raise NotEnoughMemory(
+            f"one step of max_rows = {config.max_rows} and its buffers do not fit beside the weights: "
+            f"{free / 1e9:.2f} of {total / 1e9:.2f} GB were free ({error}); lower max_rows, or free memory on the GPU",
+            param="max_rows",
+        ) from error
+
+
+def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig) -> Parts:
     wanted = device_limits(model, config, UNBOUNDED)
     buckets = _buckets(config, cuda)
     layout = step_layout(wanted, config, buckets[-1])
