@@ -409,3 +409,7 @@ def test_a_request_that_can_never_fit_fails_alone(micro_folder, pictures):
         with pytest.raises(errors.RequestTooLarge, match="KV pages"):
             vlm.caption(pictures[0], settings={"max_tokens": 100})
         assert "answer" in vlm.query(question="x", settings={"max_tokens": 4})
+
+
+def test_a_model_says_what_it_is(vlm):
+    assert repr(vlm).startswith("VLM('") and "on cpu" in repr(vlm)

@@ -56,6 +56,7 @@ class Desk:
     def __init__(self, context: SkillContext, crops: CropSpec, limits: ImageLimits, runner: Runner, rows: int) -> None:
         self.context = context
         self.runner = runner
+        self.rows = rows
         self.window = AHEAD * rows
         self._crops = crops
         self._limits = limits

@@ -38,6 +38,10 @@ class VLM:
         self.plan = plan
         """How the GPU's memory was divided and what the start cost; None on a CPU."""
 
+    def __repr__(self) -> str:
+        where = "cpu" if self.plan is None else self.plan.gpu
+        return f"VLM({self.desk.context.name!r} on {where}, up to {self.desk.rows} requests at once)"
+
     def encode_image(self, image: Image) -> EncodedImage:
         """Decode a picture once for several questions: a path, bytes, PIL image or numpy uint8 [H, W, 3]."""
         return self.desk.encode(image)
