@@ -4,9 +4,9 @@ import asyncio
 import threading
 
 import pytest
+from tests.api.asking import calls, idle, told
 from tests.api.engine_room import PATIENCE
 from tests.api.test_streams import HOT, LONG
-from tests.api.test_vlm import calls, idle, told
 
 import gapless
 from gapless import errors

@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
+from tests.api.asking import WARM, told
 from tests.api.conftest import noise
-from tests.api.test_vlm import WARM, told
 
 from gapless import errors
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tests.api.asking import WARM, idle, told
 from tests.api.conftest import noise
 from tests.api.engine_room import PATIENCE, engine_threads, until
-from tests.api.test_vlm import WARM, idle, told
 from tests.fakes.micro import write_micro
 
 import gapless

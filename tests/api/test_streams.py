@@ -4,8 +4,8 @@ import gc
 from itertools import islice
 
 import pytest
+from tests.api.asking import idle, told
 from tests.api.engine_room import engine_threads, until, within
-from tests.api.test_vlm import idle, told
 
 import gapless
 from gapless import errors

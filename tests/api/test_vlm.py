@@ -10,42 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from PIL import Image
+from tests.api.asking import REFS, WARM, calls, idle, told
 from tests.api.conftest import noise
 from tests.api.engine_room import PATIENCE, until
 
 import gapless
 from gapless import errors
-
-WARM = {"temperature": 1.5, "top_p": 1.0, "max_tokens": 24}
-REFS = [[0.2, 0.3], [0.1, 0.2, 0.6, 0.9]]
-
-
-def calls(vlm, image, seed):
-    """One call of every kind, as functions without arguments, by name."""
-    warm, few = WARM | {"seed": seed}, {"max_objects": 3, "max_tokens": 20}
-    return {
-        "query": lambda: vlm.query(image, f"How many stars, {seed}?", settings=warm),
-        "refs": lambda: vlm.query(image, "What is here?", settings=warm, spatial_refs=REFS),
-        "reasoning": lambda: vlm.query(image, "Why?", settings=warm, reasoning=True),
-        "text": lambda: vlm.query(question="Who are you?", settings=warm),
-        "caption": lambda: vlm.caption(image, "long", settings=warm),
-        "point": lambda: vlm.point(image, f"dog {seed}", settings=few, spatial_refs=REFS[:1]),
-        "detect": lambda: vlm.detect(image, f"dog {seed}", settings=few),
-        "segment": lambda: vlm.segment(image, f"dog {seed}", settings=few),
-    }
-
-
-def told(result):
-    """A result without what depends on time and company."""
-    return {k: v for k, v in result.items() if k != "metrics"}
-
-
-def idle(vlm):
-    """Nothing is leased any more."""
-    engine = vlm.desk.runner._engine
-    until(lambda: engine.pages.held() == [] and engine.rows.held() == [] and engine.book.idle, "idleness")
-    engine.audit()
-
 
 # -- results ---------------------------------------------------------------------------------------------------------
 
@@ -252,26 +222,6 @@ def test_bad_settings_are_named(vlm, pictures, settings, named):
         vlm.caption(pictures[0], settings=settings)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"depth": v} for v in ("2", 2.5, True, None, 0, 10**5, 10**5000)),
-        *({"max_rows": v} for v in ("x", 1.5, -1, 10**6)),
-        *({"page_size": v} for v in (7, 0, 16.0, 10**9)),
-        *({"pages": v} for v in (0, 1, 2.5, "9", 10**12)),
-        *({"threads": v} for v in (0, -1, "2", 1.5)),
-        *({"image_limits": v} for v in (5, (1, 2))),
-        *({"device": v} for v in (None, ["cpu"], 10**5000)),
-        *({"constraints": v} for v in (None, ["host"])),
-        *({"dtype": v} for v in (None, "int8")),
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_what_load_cannot_take_is_named(micro_folder, wrong):
-    with pytest.raises(errors.InvalidRequest, match=next(iter(wrong))):
-        gapless.load(micro_folder, **wrong)
-
-
 def test_settings_that_do_nothing_are_harmless(vlm, pictures):
     assert "caption" in vlm.caption(pictures[0], settings={"variant": None, "seed": None, "max_tokens": 2})
 
@@ -373,43 +323,8 @@ def test_an_exception_in_the_block_does_not_wait_for_running_requests(endless_fo
 # -- loading ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"device": "cuda:99999"}, "cuda:99999"),
-        ({"device": "abacus"}, "auto, cpu, cuda or cuda:N"),
-        ({"constraints": "both"}, "constraints"),
-        ({"dtype": "int8"}, "dtype"),
-        ({"depth": 0}, "depth"),
-        ({"max_rows": 0}, "max_rows"),
-        ({"pages": 1}, "pages"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_loaded_says_why(micro_folder, how, message):
-    before = threading.active_count()
-    with pytest.raises(errors.InvalidRequest, match=message):
-        gapless.load(micro_folder, **how)
-    assert threading.active_count() == before
-
-
-def test_a_model_that_is_not_there():
-    with pytest.raises(errors.ModelNotFound, match="nowhere"):
-        gapless.load("nowhere")
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_smaller_float_types_run(micro_folder, pictures, dtype):
-    with gapless.load(micro_folder, dtype=dtype) as vlm:
-        assert vlm.caption(pictures[0], settings={"temperature": 0, "max_tokens": 6})["metrics"]["output_tokens"] >= 1
-
-
 def test_a_request_that_can_never_fit_fails_alone(micro_folder, pictures):
     with gapless.load(micro_folder, pages=5) as vlm:
         with pytest.raises(errors.RequestTooLarge, match="KV pages"):
             vlm.caption(pictures[0], settings={"max_tokens": 100})
         assert "answer" in vlm.query(question="x", settings={"max_tokens": 4})
-
-
-def test_a_model_says_what_it_is(vlm):
-    assert repr(vlm).startswith("VLM('") and "on cpu" in repr(vlm)

@@ -1,0 +1,63 @@
+"""What `load` takes, refuses and says."""
+
+import threading
+
+import pytest
+
+import gapless
+from gapless import errors
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"depth": v} for v in ("2", 2.5, True, None, 0, 10**5, 10**5000)),
+        *({"max_rows": v} for v in ("x", 1.5, -1, 10**6)),
+        *({"page_size": v} for v in (7, 0, 16.0, 10**9)),
+        *({"pages": v} for v in (0, 1, 2.5, "9", 10**12)),
+        *({"threads": v} for v in (0, -1, "2", 1.5)),
+        *({"image_limits": v} for v in (5, (1, 2))),
+        *({"device": v} for v in (None, ["cpu"], 10**5000)),
+        *({"constraints": v} for v in (None, ["host"])),
+        *({"dtype": v} for v in (None, "int8")),
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_load_cannot_take_is_named(micro_folder, wrong):
+    with pytest.raises(errors.InvalidRequest, match=next(iter(wrong))):
+        gapless.load(micro_folder, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"device": "cuda:99999"}, "cuda:99999"),
+        ({"device": "abacus"}, "auto, cpu, cuda or cuda:N"),
+        ({"constraints": "both"}, "constraints"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"depth": 0}, "depth"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"pages": 1}, "pages"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_loaded_says_why(micro_folder, how, message):
+    before = threading.active_count()
+    with pytest.raises(errors.InvalidRequest, match=message):
+        gapless.load(micro_folder, **how)
+    assert threading.active_count() == before
+
+
+def test_a_model_that_is_not_there():
+    with pytest.raises(errors.ModelNotFound, match="nowhere"):
+        gapless.load("nowhere")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_smaller_float_types_run(micro_folder, pictures, dtype):
+    with gapless.load(micro_folder, dtype=dtype) as vlm:
+        assert vlm.caption(pictures[0], settings={"temperature": 0, "max_tokens": 6})["metrics"]["output_tokens"] >= 1
+
+
+def test_a_model_says_what_it_is(vlm):
+    assert repr(vlm).startswith("VLM('") and "on cpu" in repr(vlm)
