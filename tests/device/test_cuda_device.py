@@ -14,9 +14,10 @@ from tests.fakes.verdict import judge
 
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.device.cuda import CudaDevice
+from gapless.device.packet import Count
 from gapless.device.pinned import Arena
 from gapless.errors import DeviceLost, InvalidRequest, InvariantBroken, NotEnoughMemory, RequestFailed, StepFailed
-from gapless.records import Flags, RowRecord, RowRef
+from gapless.records import Flags, PageGrant, RowRecord, RowRef, StepKind
 
 
 class Fragile(HashModel):
@@ -102,6 +103,68 @@ def test_a_failing_step_fails_alone_and_mutes_its_rows(room):
     assert kept.tokens == expected(kept)
 
 
+def test_the_first_step_of_all_may_fail_and_its_slot_serves_again(room):
+    model, _, device, rig = room
+    model.failure = torch.OutOfMemoryError("CUDA out of memory")
+    lost, kept = rig.seq(), rig.seq(ids=(1, 9), max_tokens=5, lasts=4)
+    bad = rig.launch(rig.prefill_step([lost], slot=0), [lost])
+    with pytest.raises(StepFailed, match="out of memory"):
+        device.wait(bad, (lost.ref,))
+    rig.once(rig.prefill_step([kept], slot=0), [kept])
+    rig.play([kept], 2)
+    assert kept.tokens == expected(kept)
+
+
+def test_a_failed_step_takes_no_time(room):
+    model, _, device, rig = room
+    seq, lost = rig.seq(max_tokens=20, lasts=6), rig.seq(ids=(1, 9))
+    rig.once(rig.prefill_step([seq]), [seq])
+    for _ in range(3):
+        before = device.wait(rig.launch(rig.decode_step([seq]), [seq]), (seq.ref,))
+    model.failure = ValueError("no luck")
+    with pytest.raises(StepFailed):
+        device.wait(rig.launch(rig.prefill_step([lost]), [lost]), (lost.ref,))
+    after = device.wait(rig.launch(rig.decode_step([seq]), [seq]), (seq.ref,))
+    assert before.ended < after.started < after.ended
+    assert len(device._watch._spans) == 0
+
+
+def test_rows_that_cannot_be_muted_lose_the_device(room, monkeypatch):
+    model, _, device, rig = room
+    seq = rig.seq()
+    model.failure = ValueError("a bug in a kernel")
+
+    def full(refs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(device.program.rows, "finish", full)
+    step = rig.launch(rig.prefill_step([seq]), [seq])
+    with pytest.raises(DeviceLost, match="out of memory"):
+        device.wait(step, (seq.ref,))
+
+
+def test_pages_granted_beside_prompts_reach_the_tables(room):
+    _, _, device, rig = room
+    old, new = rig.seq(max_tokens=20, lasts=3), rig.seq(ids=(1, 9))
+    rig.once(rig.prefill_step([old]), [old])
+    page = rig.take(1)
+    grant = PageGrant(old.ref.row, len(old.pages), page)
+    step = rig.step(StepKind.PREFILL, [new], prefills=(rig.prefill(new),), grants=(grant,))
+    rig.once(step, [new])
+    assert device.program.rows.pages[old.ref.row, len(old.pages)] == page[0]
+
+
+def test_a_token_that_was_fed_is_not_there_to_be_fed_again(room):
+    _, _, device, rig = room
+    free, held = rig.seq(max_tokens=20, lasts=3), rig.seq(ids=(1, 9), host_masked=True, max_tokens=20, lasts=3)
+    step = rig.launch(rig.prefill_step([free, held]), [free, held])
+    device.finalize(step, {held.ref: held.walker.mask()})
+    rig.settle(step, [free, held])
+    rig.launch(rig.decode_step([free, held]), [free, held])
+    tokens = device.program.rows.counts[:, Count.TOKEN]
+    assert tokens[free.ref.row] >= 0 and tokens[held.ref.row] == -1 and tokens[0] == 0
+
+
 def test_a_failing_forward_fails_the_rows_parked_from_it(room):
     model, _, device, rig = room
     held, free = rig.seq(host_masked=True), rig.seq(ids=(1, 9))
@@ -177,6 +240,20 @@ def test_a_picture_waits_for_room_and_a_larger_one_makes_room():
     large = picture(9).crops.repeat(8, axis=0)
     assert arena.send(large).tolist() == large.tolist()
     assert arena.size == large.nbytes and runtime.uploads == 5
+
+
+def test_an_arena_that_cannot_grow_serves_on_as_it_was():
+    runtime = InlineRuntime()
+    arena, small = Arena(runtime, 300), picture(1).crops
+    pinned = runtime.pinned
+    runtime.pinned = lambda shape, dtype: (_ for _ in ()).throw(MemoryError("no more pinned memory"))
+    with pytest.raises(MemoryError):
+        arena.send(small.repeat(8, axis=0))
+    runtime.pinned = pinned
+    for _ in range(5):
+        assert arena.send(small).tolist() == small.tolist()
+        arena.release()
+    assert arena.size == 300
 
 
 def test_too_little_memory_is_told_before_the_cache_is_made():

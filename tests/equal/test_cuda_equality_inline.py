@@ -1,5 +1,7 @@
 """The CUDA device's own code, on a runtime without a GPU, says exactly what the oracle says."""
 
+from collections import Counter
+
 import pytest
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
@@ -34,3 +36,23 @@ def test_other_buckets_and_no_graphs_are_exact(graphs, buckets):
         judge_all(stage.play(entries), expected(SPEC, entries), entries)
         device.audit()
         assert (sum(device.device.graphs.replays.values()) > 0) == graphs
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_narrow_page_tables_hold_every_position(depth, monkeypatch):
+    """Cut off too early, a table would lose a row's own page: after preemption, for zombies, in mixed company."""
+    monkeypatch.setattr("gapless.device.graphs.NARROW", 32)
+    entries = mix_of_requests(11, 24, host=0.2, spread=12)
+    with inline_stage(HashModel(SPEC), depth, pages=TINY, seed=depth) as (stage, device):
+        used, graphs = Counter(), device.device.graphs
+        forward = graphs.forward
+
+        def counted(bucket, width):
+            used[width] += 1
+            forward(bucket, width)
+
+        monkeypatch.setattr(graphs, "forward", counted)
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        device.audit()
+        assert len(used) == 2 and min(used) == 8 and min(used.values()) > 5
+        assert device.referee.tally.resumed > 0

@@ -74,6 +74,8 @@ class InlineRuntime:
         target.copy_(source)
 
     def seconds(self, earlier: InlineEvent, later: InlineEvent) -> float:
+        if not (earlier.at and later.at):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")  # as torch does
         return (later.at - earlier.at) / 1e6
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:

@@ -112,25 +112,28 @@ class CudaDevice:
         self.program.inbox.words[:sent].copy_(slot.words[:sent], non_blocking=True)
         self._watch.start(step.id)
         if step.kind is StepKind.PREFILL:
+            self.program.begin()
+        if step.grants and sent > self._layout.head:
+            self.graphs.extend()
+        if step.kind is StepKind.PREFILL:
             self._prefill(step, slot, bucket)
         else:
-            self._decode(step, sent, bucket)
+            self._decode(step, bucket)
         rows = [ref.row for ref in step.rows if ref.row not in step.unsampled]
         if rows:
             self.graphs.tail(bucket, self._needs.kind(rows))
         self._land(flight, slot, bucket)
 
-    def _decode(self, step: Step, sent: int, bucket: int) -> None:
-        if sent > self._layout.head:
-            self.graphs.extend()
+    def _decode(self, step: Step, bucket: int) -> None:
         rows = [ref.row for ref in step.rows]
         reach = self._reach[rows] + 1
         self._reach[rows] = reach
         self.graphs.forward(bucket, self.graphs.width(-(-int(reach.max()) // self._limits.page_size)))
+        if self._poison:
+            self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 
     def _prefill(self, step: Step, slot: Slot, bucket: int) -> None:
         """Eager: prompts and pictures come in every length."""
-        self.program.begin()
         ends = np.cumsum([prompt_words(prefill) for prefill in step.prefills]).tolist()
         for prefill, start, end in zip(step.prefills, [0, *ends], ends, strict=False):
             write_prompt(prefill, slot.prompt_words[start:end])
@@ -267,7 +270,14 @@ class CudaDevice:
         if isinstance(error, DeviceLost) or not self.runtime.healthy():
             flight.error = self._lose(error)
         elif not isinstance(error, InvariantBroken):
+            self._mute(flight)
+
+    def _mute(self, flight: Flight[Event]) -> None:
+        """The rows of a failed step come back muted from now on; if even that fails, nothing they do is known."""
+        try:
             self.program.rows.finish(flight.step.rows)
+        except Exception as error:
+            flight.error = self._lose(error)
 
     def _lose(self, error: Exception) -> DeviceLost:
         if self._lost is None:

@@ -81,10 +81,10 @@ class Arena:
         self._open(size)
 
     def _open(self, size: int) -> None:
-        self.size = size
-        self._host = self._runtime.pinned((size,), torch.uint8)
-        self._bytes: Crops = self._host.numpy()
-        self._there = torch.zeros(size, dtype=torch.uint8, device=self._runtime.device)
+        host = self._runtime.pinned((size,), torch.uint8)
+        there = torch.empty(size, dtype=torch.uint8, device=self._runtime.device)  # no fill: it would race an upload
+        self._host, self._there, self.size = host, there, size
+        self._bytes: Crops = host.numpy()
 
     def send(self, crops: Crops) -> Tensor:
         """Copy crops uint8 [n, side, side, 3] in and upload them; returns them on the device, for the compute stream.

@@ -8,7 +8,7 @@ for each. The protocol is what `CudaDevice` needs; tests put a runtime without a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -149,8 +149,11 @@ class CudaRuntime:
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             work()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # it complains of a capture that was cut short; why, says the first error
+                graph.capture_end()
+            raise
+        graph.capture_end()
         return graph.replay
 
     def settle(self) -> None:

@@ -17,28 +17,31 @@ class Stopwatch:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._spare: deque[Event] = deque()
-        self._spans: dict[int, tuple[Event, Event]] = {}
+        self._spans: dict[int, tuple[Event, Event | None]] = {}
         self._anchor: Event | None = None
         self._at = 0.0
 
     def start(self, step: int) -> None:
         """The compute stream begins with the step here."""
-        begin, end = self._take(), self._take()
-        self._spans[step] = begin, end
+        begin = self._take()
+        self._spans[step] = begin, None
         self._runtime.mark(begin)
 
     def stop(self, step: int) -> Event:
         """The compute stream ends with the step here, so far; the mark."""
-        end = self._spans[step][1]
+        begin, end = self._spans[step]
+        end = end or self._take()
+        self._spans[step] = begin, end
         self._runtime.mark(end)
         return end
 
     def read(self, step: int) -> tuple[float, float]:
-        """When a step that has landed began and ended; twice the last time known if it never ran."""
-        span = self._spans.pop(step, None)
-        if span is None:
+        """When a step that has landed began and ended; twice the last time known if it never ran to its end."""
+        begin, end = self._spans.pop(step, (None, None))
+        if begin is None or end is None:
+            if begin is not None:
+                self._spare.append(begin)
             return self._at, self._at
-        begin, end = span
         anchor = self._anchor or begin
         started = self._at + self._runtime.seconds(anchor, begin)
         self._at += self._runtime.seconds(anchor, end)
