@@ -84,7 +84,11 @@ def load(
     if where == "cpu":
         return assemble(loaded, _open_cpu(loaded, table, config, threads), table, config, limits)
     opened, plan = _open_gpu(loaded, table, config, graphs, progress)
-    return assemble(loaded, opened, table, config, limits, plan)
+    try:
+        return assemble(loaded, opened, table, config, limits, plan)
+    except BaseException:
+        opened.close()
+        raise
 
 
 def _load_weights(model: str | Path, device: str, dtype: DType, revision: str | None) -> Loaded:
@@ -115,9 +119,13 @@ def _open_gpu(
     from gapless.device.cuda import CudaDevice
 
     device = CudaDevice(loaded.model, table, config, CudaDeviceConfig(graphs=graphs))
-    for stage in device.prepare():
-        if progress is not None:
-            progress.show(f"capturing {stage.name}", stage.done, stage.total)
+    try:
+        for stage in device.prepare():
+            if progress is not None:
+                progress.show(f"capturing {stage.name}", stage.done, stage.total)
+    except BaseException:  # an error's traceback would keep the GPU's memory from who tries again with less
+        device.close()
+        raise
     return device, device.plan
 
 
