@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.fakes.micro import CROP_SIZE, micro_config, micro_model
 
+from gapless.bench.decode import complete, run_decode
 from gapless.bench.decode_run import COLUMNS, Bench, Options, fill_gains, table_of
 from gapless.bench.ending import EndingModel
 from gapless.bench.hostpart import NULL, measure_null
@@ -19,6 +20,7 @@ from gapless.bench.wave import PROMPT, advance, questions, ride
 from gapless.config import EngineConfig, HostDeviceConfig
 from gapless.constrain.table import build_table
 from gapless.device.host import HostDevice
+from gapless.errors import InvalidRequest
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.templates import Templates
 
@@ -182,6 +184,23 @@ def test_the_null_device_is_called_twice_a_step() -> None:
     for part in measure_null((1, 16), steps=10):
         assert part.calls_per_step == 2.0
         assert part.plan_ms > 0 and part.launch_ms > 0 and part.commit_ms > 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_what_is_no_gpu_is_refused_before_anything_is_loaded(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.bench.decode._load", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(InvalidRequest, match="is no GPU"):
+        run_decode(Options(), list, device=device)
+    with pytest.raises(InvalidRequest, match="there is no GPU"):
+        run_decode(Options(), list, device="cuda")
+
+
+def test_a_report_with_a_hole_is_not_complete() -> None:
+    options = Options(streams=(1,), depths=(1, 2))
+    rows = [{"period_ms": 1.0, "idle_ms": 0.0}, {"period_ms": 1.0, "idle_ms": None}]
+    assert not complete({"rows": rows}, options)
+    assert not complete({"rows": rows[:1]}, options)
+    assert complete({"rows": [rows[0], rows[0]]}, options)
 
 
 def test_gains_without_a_blocking_row_stay_null() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.bench.decode_run import Bench, Options, Row, cell, table_of
 from gapless.bench.hostpart import ROWS, HostPart, measure_null
-from gapless.errors import GaplessError
+from gapless.errors import GaplessError, InvalidRequest
 
 if TYPE_CHECKING:
     from gapless.models.registry import Loaded
@@ -37,8 +37,14 @@ def run_decode(
     Raises `InvalidRequest` if there is no GPU, and what loading a model raises.
     """
     from gapless.bench.cuda_rig import CudaRig
+    from gapless.device.gpus import TorchDriver, find_gpu
 
-    loaded = _load(model, device)
+    if device.partition(":")[0] != "cuda":
+        raise InvalidRequest(
+            f"device {device!r} is no GPU, and decode steps are timed on one; use cuda or cuda:N, or --host-only",
+            param="device",
+        )
+    loaded = _load(model, find_gpu(device, TorchDriver()).device)
     buckets = tuple(sorted({*options.streams, *options.host_rows}))
     rig = CudaRig(loaded.model, loaded.config, loaded.name, buckets, graphs)
     try:
@@ -63,6 +69,12 @@ def summary(report: Mapping[str, Any]) -> str:
     lines += ["", f"read bandwidth {roofline['read_gb_per_s']} GB/s, weights {roofline['weight_bytes'] / 1e9:.3f} GB"]
     lines += [f"note: {note}" for note in report["notes"]]
     return "\n".join(lines)
+
+
+def complete(report: Mapping[str, Any], options: Options) -> bool:
+    """Whether every number of streams was measured at every depth: a period and an idle time each."""
+    whole = [row for row in report["rows"] if row["period_ms"] is not None and row["idle_ms"] is not None]
+    return len(whole) == len(options.streams) * len(options.depths)
 
 
 def host_table(parts: Sequence[Mapping[str, Any]]) -> str:
@@ -117,8 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 2
     print(summary(report))
-    complete = [row for row in report["rows"] if row["period_ms"] is not None and row["idle_ms"] is not None]
-    return 0 if len(complete) == len(options.streams) * len(options.depths) else 1
+    return 0 if complete(report, options) else 1
 
 
 if __name__ == "__main__":

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless.bench.decode import RANDOM, host_table, run_decode, save_to, summary
+from gapless.bench.decode import RANDOM, complete, host_table, run_decode, save_to, summary
 from gapless.bench.decode_run import Options
 from gapless.bench.hostpart import measure_null
 from gapless.bench.mix import MIX, PICTURES
 from gapless.cli.examples import epilog
-from gapless.cli.options import DeviceOption, DTypeChoice, DTypeOption, ModelOption, ReportJsonOption
+from gapless.cli.options import (
+    DeviceOption,
+    DTypeChoice,
+    DTypeOption,
+    GraphsOption,
+    ModelOption,
+    ReportJsonOption,
+    Switch,
+)
 from gapless.cli.show import json_line
 from gapless.cli.terminal import complain, spinner, table
 
@@ -51,18 +59,22 @@ def decode(
     model: Annotated[str, typer.Option("--model", metavar="NAME|FOLDER", help=RANDOM_HELP)] = RANDOM,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cuda or cuda:N.")] = "cuda",
     seconds: Annotated[float, typer.Option("--seconds", help="No new section begins after that long.")] = 150.0,
-    graphs: Annotated[bool, typer.Option("--graphs/--no-graphs", help="Without CUDA graphs, to compare.")] = True,
+    graphs: GraphsOption = Switch.ON,
     host_only: Annotated[bool, typer.Option("--host-only", help="The engine's own part alone; needs no GPU.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the report there, as JSON.")] = None,
 ) -> int:
-    """Time decode steps on a GPU: 1 to 64 streams at depth 1 and 2, beside what the hardware allows."""
+    """Time decode steps on a GPU: 1 to 64 streams at depth 1 and 2, beside what the hardware allows.
+
+    Ends with 1 if a row could not be measured.
+    """
     if host_only:
         print(host_table([part.as_dict() for part in measure_null()]))
         return 0
+    options = Options(seconds=seconds)
     with spinner("measuring decode steps"):
-        report = run_decode(Options(seconds=seconds), save_to(out), model=model, device=device, graphs=graphs)
+        report = run_decode(options, save_to(out), model=model, device=device, graphs=graphs is Switch.ON)
     print(summary(report))
-    return 0
+    return 0 if complete(report, options) else 1
 
 
 def measure(
