@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "gapless"
 FILES = sorted(SOURCE.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 # A room may import from rooms of a lower floor and from itself.
 FLOORS = {
@@ -57,6 +58,7 @@ def test_no_upward_edge(path: Path) -> None:
     room = room_of(path)
     if room in ("__init__", "__main__"):
         return
+    assert room in FLOORS, f"give the room {room} a floor"
     for name in imports_of(path):
         parts = name.split(".")
         if parts[0] == "gapless" and len(parts) > 1 and parts[1] in FLOORS and parts[1] != room:
@@ -91,6 +93,11 @@ def test_files_and_functions_are_short(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=str)
+def test_test_files_are_short(path: Path) -> None:
+    assert path.read_text().count("\n") < 400, f"{path} is too long: split it by what it tests"
 
 
 def test_the_hub_runs_without_torch() -> None:
