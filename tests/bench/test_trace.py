@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gapless.bench.trace import copies_beside_compute, gaps_of, mark, read_spans, steps_of
+from gapless.bench.trace import gaps_of, mark, read_spans, steps_of
 from gapless.records import RowRef, Step, StepKind
 
 COMPUTE, COPY = 7, 20
@@ -108,8 +108,3 @@ def test_an_empty_trace_has_no_numbers() -> None:
     for trace in ({}, {"traceEvents": []}):
         gaps = gaps_of(steps_of(read_spans(trace)))
         assert (gaps.pairs, gaps.missing, gaps.median_ms) == (0, 0, None)
-
-
-def test_results_that_leave_beside_the_next_step_are_counted() -> None:
-    assert copies_beside_compute(read(three_steps())) == 0
-    assert copies_beside_compute(read([*launch(1, 800, 1000, 1850), *launch(2, 900, 1951, 2850)])) == 1

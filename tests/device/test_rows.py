@@ -153,4 +153,7 @@ def test_forget_and_finish_touch_only_the_life_that_was_meant():
     store.forget(RowRef(1, 5))
     store.finish([RowRef(2, 6)])
     assert store.counts[:, Count.DONE].tolist() == [1, 1, 1]
+    apply(store, packed(step([prefill(2, epoch=7)]), 2))
+    store.finish([RowRef(2, 8)])  # life 8 never began: life 7, cancelled and not done, must not run on pages it lost
+    assert store.counts[2, Count.DONE] == 1
     assert store.pages.tolist() == [[0, 0], [0, 0], [4, 7]]

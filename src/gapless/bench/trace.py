@@ -59,7 +59,6 @@ class StepWork:
     first_any: float = float("inf")
     last_any: float = float("-inf")
     calls: Counter[str] = field(default_factory=Counter)
-    copies_out: list[Span] = field(default_factory=list)
 
     def add(self, work: Span) -> None:
         """Take one record of the compute stream."""
@@ -130,8 +129,6 @@ def steps_of(spans: Iterable[Span]) -> list[StepWork]:
     for step, span in mine:
         if span.stream == stream:
             step.add(span)
-        elif "DtoH" in span.name:
-            step.copies_out.append(span)
     return steps
 
 
@@ -185,14 +182,6 @@ def gaps_of(steps: Sequence[StepWork]) -> Gaps:
         span_ms=_median([(s.last - s.first) / 1e3 for s in whole]),
         kernels=_median([float(s.kernels) for s in whole]),
     )
-
-
-def copies_beside_compute(steps: Sequence[StepWork]) -> int:
-    """How many steps' results left the device on another stream while a later step's kernels had begun."""
-    beside = 0
-    for a, b in pairwise(steps):
-        beside += any(copy.end > b.first and copy.start < b.last for copy in a.copies_out)
-    return beside
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -61,9 +61,12 @@ class RowStore:
         self.pages[ref.row] *= ~mine
 
     def finish(self, refs: Sequence[RowRef]) -> None:
-        """Mark rows done in these lives: whatever step they ride on next mutes them."""
+        """Mark rows done in these lives: whatever step they ride on next mutes them.
+
+        A life that never began, because its prefill failed before, ends the one before it: that one's pages are gone.
+        """
         for ref in refs:
-            self.counts[ref.row, Count.DONE] |= self.counts[ref.row, Count.EPOCH] == ref.epoch
+            self.counts[ref.row, Count.DONE] |= self.counts[ref.row, Count.EPOCH] <= ref.epoch
 
     def done(self, rows: Tensor) -> Tensor:
         """Bool [B], which rows are done."""
