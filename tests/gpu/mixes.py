@@ -8,12 +8,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from tests.fakes.scene import Entry
+from tokenizers import Tokenizer
 
+from gapless.bench.samples import read_samples
+from gapless.config import ImageLimits
 from gapless.constrain.table import PROGRAMS
-from gapless.models.moondream.config import MoondreamConfig
+from gapless.images.crops import CropSpec, cut
+from gapless.images.decode import load_picture
+from gapless.models.moondream.config import MoondreamConfig, TemplatesConfig
 from gapless.records import Picture, Prompt, Request, Sampling
 
 FIRST_WORD = 10
@@ -83,3 +89,36 @@ def _sampling(rng: random.Random, greedy: bool, longest: int) -> Sampling:
         top_logprobs=rng.choice([-1, -1, 0, 3]),
     )
     return replace(drawn, temperature=0.0, top_logprobs=2) if greedy else drawn
+
+
+def asked(config: MoondreamConfig, tokenizer: Tokenizer, *, greedy: bool) -> list[Entry]:
+    """The bundled samples' questions over their pictures, with the templates the model learned: answers that mean
+    something, long captions among them. Every third one is sampled unless `greedy`."""
+    vision = config.vision
+    spec = CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
+    questions = read_samples()
+    pictures = {path: _cut(path, spec) for path in {question.picture for question in questions}}
+    entries = []
+    for number, question in enumerate(questions, start=1):
+        skill, text = question.ask.skill, "long" if question.ask.skill == "caption" else question.ask.text
+        ids = _templated(config.tokenizer.templates, tokenizer, skill, text)
+        hot = 0.0 if greedy or number % 3 else 0.7
+        sampling = Sampling(temperature=hot, top_p=0.9, max_tokens=60, max_objects=9, seed=number, top_logprobs=2)
+        program = skill if skill in PROGRAMS else "text"
+        prompt = Prompt(ids, ((),) * len(ids), pictures[question.picture])
+        entries.append(Entry(Request(number, prompt, program, sampling), number % 12))
+    return entries
+
+
+def _cut(path: Path, spec: CropSpec) -> Picture:
+    rgb = load_picture(path, ImageLimits())
+    crops, tiles = cut(rgb, spec)
+    return Picture(path.name, crops, tiles, rgb.shape[1], rgb.shape[0])
+
+
+def _templated(templates: TemplatesConfig, tokenizer: Tokenizer, skill: str, text: str) -> tuple[int, ...]:
+    if skill == "caption":
+        assert templates.caption is not None
+        return tuple(templates.caption[text])
+    wrap = getattr(templates, skill)
+    return (*wrap.prefix, *tokenizer.encode(f" {text}").ids, *wrap.suffix)

@@ -7,8 +7,10 @@ import torch
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
 from tests.fakes.scene import expected, mix_of_requests, table_of
-from tests.fakes.verdict import judge_all
+from tests.fakes.verdict import judge, judge_all
 from tests.gpu.stage import PINNED, cuda_stage, prove
+
+from gapless.errors import RequestFailed
 
 pytestmark = pytest.mark.gpu
 SPEC = HashSpec()
@@ -49,3 +51,33 @@ def test_without_graphs_it_is_exact(depth, host):
 @pytest.mark.parametrize("size", [1, 13, 16])
 def test_every_bucket_and_page_size_is_exact(size):
     play(2, True, 0.2, 2 + 110 // size, buckets=ALL, size=size, seed=2)
+
+
+class Fragile(HashModel):
+    """Fails in the next forward that Python runs: with graphs on that is a prefill's."""
+
+    failure: Exception | None = None
+
+    def forward(self, x, positions, tables, cache):
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+        return super().forward(x, positions, tables, cache)
+
+
+@pytest.mark.parametrize("failure", [ValueError("a bug"), torch.OutOfMemoryError("CUDA out of memory")], ids=repr)
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_prefill_that_fails_before_its_end_harms_nobody_else(depth, graphs, failure):
+    entries = mix_of_requests(5, 10, host=0.0, cancels=0.0, spread=10)
+    right = expected(SPEC, entries)
+    model = Fragile(SPEC, device=torch.device("cuda"))
+    with cuda_stage(model, table_of(SPEC), depth, graphs=graphs, page_size=4, lookahead=8) as played:
+        model.failure = failure
+        heard = played.play(entries)
+        assert model.failure is None, "the fault never struck"
+        for i, one in heard.items():
+            judge(one, right[i], (RequestFailed,))
+        lost = sum(one.finish.error is not None for one in heard.values())
+        assert lost + played.stage.engine.counters.retried > 0
+        assert lost < len(entries)
