@@ -47,5 +47,6 @@ def test_a_picture_of_the_hash_model_asks_for_nothing() -> None:
     model = HashModel(HashSpec(), device=DEVICE)
     cache, pages = model.new_cache(40, 16), torch.zeros(8, dtype=torch.int64, device=DEVICE)
     crops = torch.zeros(2, 4, 4, 3, dtype=torch.uint8, device=DEVICE)
-    with torch.inference_mode(), CaptureWatch():
+    with torch.inference_mode(), CaptureWatch() as watch:
         model.prefill_prefix(model.encode_picture(crops, (1, 1)), cache, pages)
+    assert watch.operations > 10

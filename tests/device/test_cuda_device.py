@@ -227,6 +227,10 @@ def test_faults_through_the_engine_fail_their_riders_alone(depth, host):
             device.audit()
             for i, heard in stage.heard.items():
                 judge(heard, right[i], (RequestFailed,))
+            lost = sum(heard.finish.error is not None for heard in stage.heard.values())
+            assert model.failure is None, "the fault never struck"
+            assert lost + stage.engine.counters.retried > 0, "the fault hurt nobody"
+            assert lost < len(entries)
 
 
 def test_a_picture_waits_for_room_and_a_larger_one_makes_room():

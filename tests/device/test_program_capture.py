@@ -31,22 +31,25 @@ def program() -> Program:
 
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_forward_asks_for_nothing(program, count):
-    with torch.inference_mode(), CaptureWatch():
+    with torch.inference_mode(), CaptureWatch() as watch:
         program.forward(count, 12)
         program.forward(count, 5)
+    assert watch.operations > 50
 
 
 @pytest.mark.parametrize("kind", [*KINDS, MASKED], ids=lambda kind: kind.name)
 def test_a_tail_asks_for_nothing(program, kind):
-    with torch.inference_mode(), CaptureWatch():
+    with torch.inference_mode(), CaptureWatch() as watch:
         program.tail(8, kind)
         program.tail(1, kind)
+    assert watch.operations > 50
 
 
 def test_grants_parked_rows_and_starts_ask_for_nothing(program):
-    with torch.inference_mode(), CaptureWatch():
+    with torch.inference_mode(), CaptureWatch() as watch:
         program.extend()
         program.begin()
         program.park(3, 5)
         program.fetch(5)
         program.parked_tail()
+    assert watch.operations > 50

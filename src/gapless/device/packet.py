@@ -50,9 +50,8 @@ class Count(IntEnum):
     OBJECTS_LEFT = 5
     SEED = 6
     TOP_LOGPROBS = 7
-    HOST_MASKED = 8
-    DONE = 9
-    EPOCH = 10
+    DONE = 8
+    EPOCH = 9
 
 
 class Real(IntEnum):
@@ -149,7 +148,7 @@ class Packet:
             self.start_rows[i] = start.ref.row
             self.counts[i] = (
                 *(POISON, last, start.state, start.left, start.left_next, start.objects_left, signed(start.seed)),
-                *(start.top_logprobs, start.host_masked, False, start.ref.epoch),
+                *(start.top_logprobs, False, start.ref.epoch),
             )
             self.reals[i] = (POISON, POISON, start.temperature, start.top_p)
             self.tables[i, : len(prefill.pages)] = prefill.pages

@@ -25,10 +25,6 @@ class PagePool:
         """Pages nobody holds."""
         return len(self._free)
 
-    def count_for(self, positions: int) -> int:
-        """Pages that hold `positions` positions."""
-        return -(-positions // self.page_size)
-
     def take(self, count: int) -> tuple[int, ...] | None:
         """Take `count` pages with one reference each, or None and nothing taken."""
         if count > len(self._free):
