@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=_numbers, default=usual.streams, help="for example 1,8,32,64")
     parser.add_argument("--depths", type=_numbers, default=usual.depths, help="for example 1,2")
     parser.add_argument("--host-rows", type=_numbers, default=ROWS, help="rows of the host's part")
+    parser.add_argument("--waves", type=int, default=usual.waves, help="how often each row is measured")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="no new section begins after that long")
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
     parser.add_argument("--host-only", action="store_true", help="the engine's own part alone; needs no GPU")
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts: list[HostPart] = measure_null(given.host_rows)
         print(host_table([part.as_dict() for part in parts]))
         return 0
-    options = Options(given.streams, given.depths, given.seconds, host_rows=given.host_rows)
+    options = Options(given.streams, given.depths, given.seconds, host_rows=given.host_rows, waves=given.waves)
     try:
         report = run_decode(
             options, save_to(given.out), model=given.model, device=given.device, graphs=given.graphs == "on"

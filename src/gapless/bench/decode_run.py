@@ -4,8 +4,9 @@ In: a `Rig` (a model on a device, and what can be measured on it) and `Options`.
 `benchmarks/*/decode-*.json` with a row per streams and depth, and the host's part. How it is measured:
 
 - Every stream is a request on a picture of its own (so that keys and values are read from memory, not from a cache)
-  whose answer ends at a length the engine does not know (`bench.ending`). A row is one wave (`bench.wave`): the period
-  is that of the steps with all rows, tokens per second and zombies count to the last end.
+  whose answer ends at a length the engine does not know (`bench.ending`). A row is a wave (`bench.wave`): the period
+  is that of the steps with all rows, tokens per second and zombies count to the last end. Depths take turns, several
+  times over, and the row is the wave whose tokens per second are the median (`waves` has the least and the most).
 - `forward_ms`, `sampling_ms`: the two graphs replayed alone, at the wave's context.
 - `idle_ms`: the gap between one step's last and the next step's first kernel, in a profiler's trace (`bench.trace`).
   Traces are taken last, so that no profiler is near the other numbers.
@@ -26,6 +27,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -62,7 +64,8 @@ Key = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to measure. `seconds`: no new section begins after that long. `settled`: full steps before the isolated
-    replays and before a trace of `traced` steps; `host_steps`: of the host's part at each of `host_rows`."""
+    replays and before a trace of `traced` steps; `host_steps`: of the host's part at each of `host_rows`; `waves`: how
+    often each row is measured."""
 
     streams: tuple[int, ...] = (1, 8, 32, 64)
     depths: tuple[int, ...] = (1, 2)
@@ -71,6 +74,7 @@ class Options:
     traced: int = 24
     host_rows: tuple[int, ...] = ROWS
     host_steps: int = 40
+    waves: int = 3
 
 
 class Rig(Protocol):
@@ -117,6 +121,7 @@ class Bench:
     options: Options
     now: Callable[[], float] = perf_counter
     rows: dict[Key, Row] = field(default_factory=dict)
+    waves: dict[Key, list[Wave]] = field(default_factory=dict)
     host: list[HostPart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -127,13 +132,14 @@ class Bench:
         """Measure everything; `save` is given the report after every section."""
         self._began = self.now()
         self._section("host part without a device", self._null)
-        keys = [(streams, depth) for depth in self.options.depths for streams in self.options.streams]
+        keys = [(streams, depth) for streams in self.options.streams for depth in self.options.depths]
         for depth in self.options.depths:
             self._section(f"warm-up at depth {depth}", self._warm_up, depth)
         gc.collect()
         gc.freeze()
-        for streams, depth in keys:
-            self._section(f"wave of {streams} at depth {depth}", self._wave, streams, depth)
+        for turn in range(self.options.waves):
+            for streams, depth in keys:
+                self._section(f"wave {turn + 1} of {streams} at depth {depth}", self._wave, streams, depth)
             save(self.report())
         for rows in self.options.host_rows:
             self._section(f"host part of {rows} rows", self._host, rows)
@@ -200,7 +206,9 @@ class Bench:
 
     def _wave(self, streams: int, depth: int) -> None:
         wave = ride(self.rig.session(depth), questions(streams, self._ask(streams), self.rig.side))
-        self.rows[streams, depth] = row_of(wave, depth, self.rig.roofline)
+        taken = self.waves.setdefault((streams, depth), [])
+        taken.append(wave)
+        self.rows[streams, depth] = row_of(taken, depth, self.rig.roofline)
 
     def _settle(self, streams: int, depth: int) -> Session:
         session = self.rig.session(depth)
@@ -251,8 +259,10 @@ def _origin(error: Exception) -> str:
     return " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
-def row_of(wave: Wave, depth: int, roofline: Roofline) -> Row:
-    """A wave as a row of the report; what other sections fill in is null."""
+def row_of(waves: Sequence[Wave], depth: int, roofline: Roofline) -> Row:
+    """Waves of as many rows as a row of the report, the median one's; what other sections fill in is null."""
+    ranked = sorted(waves, key=attrgetter("tokens_per_s"))
+    wave = ranked[len(ranked) // 2]
     period = wave.period_ms
     row: Row = dict.fromkeys(COLUMNS)
     row.update(
@@ -265,6 +275,7 @@ def row_of(wave: Wave, depth: int, roofline: Roofline) -> Row:
         commit_ms=_rounded(wave.commit_ms),
         zombie_share=_rounded(wave.zombie_share),
         tokens_per_s=round(wave.tokens_per_s, 1),
+        waves=[round(w.tokens_per_s, 1) for w in (ranked[0], ranked[-1])],
         steps=wave.full_steps,
         device_ms=_rounded(wave.device_ms),
         gap_ms=_rounded(wave.gap_ms),

@@ -7,12 +7,15 @@ for each. The protocol is what `CudaDevice` needs; tests put a runtime without a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from gapless.errors import NotEnoughMemory
 
 
 class Event(Protocol):
@@ -39,7 +42,8 @@ class Runtime(Protocol):
         ...
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Page-locked host memory, zeroed, which copies read and write without the host's help."""
+        """Page-locked host memory, zeroed, which copies read and write without the host's help. Raises
+        `NotEnoughMemory`."""
         ...
 
     def event(self, timed: bool = False) -> Event:
@@ -106,8 +110,15 @@ class CudaRuntime:
         torch.cuda.set_stream(self.compute)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See `Runtime`."""
-        return torch.zeros(shape, dtype=dtype, pin_memory=True)
+        """See `Runtime`. Raises `NotEnoughMemory` where the system locks no more pages."""
+        try:
+            return torch.zeros(shape, dtype=dtype, pin_memory=True)
+        except RuntimeError as error:
+            size = math.prod(shape) * dtype.itemsize / 1e6
+            raise NotEnoughMemory(
+                f"no {size:.1f} MB of page-locked host memory could be had ({str(error).splitlines()[0]}); lower "
+                "max_rows, send smaller pictures, or raise the limit of locked memory (ulimit -l)"
+            ) from error
 
     def event(self, timed: bool = False) -> torch.cuda.Event:
         """See `Runtime`."""
