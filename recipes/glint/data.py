@@ -42,7 +42,7 @@ def random_aspect(rng: random.Random, rows: int, cols: int) -> float:
 
 
 def scene_arrays(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
-    """Things ``[B, 7, 10]``, ground ``[B, 11]``, and for dense targets looks ``[B, 7, 3]`` and boxes ``[B, 7, 4]``."""
+    """Things ``[B, 8, 10]``, ground ``[B, 11]``, and for dense targets looks ``[B, 8, 3]`` and boxes ``[B, 8, 4]``."""
     packed = [pack(s) for s in scenes]
     looks, boxes = np.zeros((len(scenes), MOST, 3), np.int64), np.zeros((len(scenes), MOST, 4), np.float32)
     for b, s in enumerate(scenes):

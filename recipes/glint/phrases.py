@@ -11,7 +11,14 @@ PLURALS = ("circles", "squares", "triangles", "stars", "crosses", "rings", "hear
 COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink")
 SIZES = ("small", "medium", "large")
 GROUNDS = ("white", "gray", "black", "beige", "brown", "navy", "teal", "lavender")
-PATTERNS = ("plain", "gradient", "checkered", "noisy")
+PATTERNS = ("plain", "gradient", "checkered", "noisy", "textured")
+WORDS = (
+    "GO", "NO", "ON", "UP", "HI", "OK", "BUS", "BAR", "CAFE", "BOOK", "BANK", "SALE", "OPEN", "STOP", "EXIT", "HELP",
+    "TAXI", "PARK", "SHOP", "FREE", "HOME", "PUSH", "PULL", "SLOW", "LIGHT", "PARIS", "TEA", "FIRE", "LOVE", "GAME",
+    "LEFT", "NORTH", "SOUTH", "EAST", "WEST", "HELLO", "HOTEL", "MUSIC", "WATER", "PIZZA", "CLOSED", "TICKET",
+    "SCHOOL", "POLICE", "MARKET", "COFFEE", "SUMMER", "WINTER", "ZEBRA", "QUICK", "JAZZ", "LUCKY", "VIDEO", "RADIO",
+    "GATE", "ROOM", "TRAM", "NEWS", "KEY", "BOX",
+)  # fmt: skip
 PLACES = (
     "top left", "top", "top right",
     "left", "center", "right",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
 
-MOST = 7
+MOST = 8
 GAP = 0.02
 RADII = ((0.045, 0.056), (0.074, 0.090), (0.115, 0.135))
 EXTENTS = ((1, 1), (0.85, 0.85), (1, 0.9), (0.951, 0.9045), (1, 1), (1, 1), (1, 0.914), (0.75, 1))
@@ -48,8 +48,23 @@ class Thing:
 
 
 @dataclass(frozen=True)
+class Printed:
+    """A printed word or number: its text, the centre and extent of its ink (normalised), and the ink's colour."""
+
+    text: str
+    x: float
+    y: float
+    width: float
+    height: float
+    rgb: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class Scene:
-    """Shapes from left to right on a ground; ``first``/``second`` are the two colours of its pattern."""
+    """Shapes from left to right on a ground; ``first``/``second`` are the two colours of its pattern.
+
+    Boxes and outlines are those of the whole shape, also where another shape hides a part of it.
+    """
 
     aspect: float
     things: tuple[Thing, ...]
@@ -60,12 +75,18 @@ class Scene:
     angle: float
     pitch: float
     noise: float
+    printed: Printed | None = None
 
     def box(self, thing: Thing) -> tuple[float, float, float, float]:
         """Centre and extent of a thing, normalised: ``(x, y, width, height)``."""
         ex, ey = EXTENTS[thing.kind]
         root = math.sqrt(self.aspect)
         return thing.x, thing.y, 2 * ex * thing.r / root, 2 * ey * thing.r * root
+
+    def text_box(self) -> tuple[float, float, float, float] | None:
+        """Centre and extent of the printed text's ink, normalised, or None when nothing is printed."""
+        p = self.printed
+        return (p.x, p.y, p.width, p.height) if p else None
 
 
 def _jitter(rng: random.Random, rgb: tuple[float, float, float], by: float) -> tuple[float, float, float]:
@@ -92,7 +113,7 @@ def _place(rng: random.Random, kind: int, r: float, aspect: float, placed: list[
 
 
 def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
-    """A random scene of 1..7 things; some repeat the first one's colour or kind so that counts above one are common."""
+    """A random scene of 1..8 things; some repeat the first one's colour or kind so that counts above one are common."""
     a = aspect if aspect is not None else math.exp(rng.uniform(math.log(0.5), math.log(2.0)))
     placed: list[Thing] = []
     head = (rng.randrange(8), rng.randrange(8))
@@ -121,7 +142,7 @@ def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
 
 
 def pack(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the renderer: things ``[7, 10]`` (x, y, r, kind, rgb, on, half extents) and ground ``[11]``."""
+    """Numbers for the renderer: things ``[8, 10]`` (x, y, r, kind, rgb, on, half extents) and ground ``[11]``."""
     root = math.sqrt(scene.aspect)
     things = np.zeros((MOST, THING_FIELDS), np.float32)
     things[:, [2, 8, 9]] = 1.0

@@ -20,10 +20,10 @@ def test_same_seed_gives_the_same_scene_and_pixels():
     assert one != scenes.make_scene(random.Random(4))
 
 
-def test_scenes_hold_one_to_seven_things_from_left_to_right_inside_the_picture():
+def test_scenes_hold_one_to_eight_things_from_left_to_right_inside_the_picture():
     for seed in range(300):
         scene = scenes.make_scene(random.Random(seed))
-        assert 1 <= len(scene.things) <= 7
+        assert 1 <= len(scene.things) <= scenes.MOST
         xs = [t.x for t in scene.things]
         assert xs == sorted(xs)
         for t in scene.things:
