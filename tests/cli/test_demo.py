@@ -104,3 +104,8 @@ def test_the_real_demo_is_mostly_right(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(wrong) <= 6, wrong
     for skill in ("query", "caption", "point", "detect", "segment"):
         assert any(a["right"] for a in found["answers"] if a["skill"] == skill), skill
+
+
+def test_the_demo_goes_to_the_device_it_is_told(few_samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(few_samples / "out"), "--device", "cuda:x"]) == 1
+    assert "device 'cuda:x' does not exist" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from gapless.cli.answer import loaded
 from gapless.cli.bench import finish_report, measure
 from gapless.cli.drawing import draw_answer, make_folder, write_picture
 from gapless.cli.many import Outcome, each_in_order
-from gapless.cli.options import DTypeChoice, Engine, ModelOption, ReportJsonOption
+from gapless.cli.options import DeviceOption, DTypeChoice, Engine, ModelOption, ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import one_line, table
 from gapless.config import ImageLimits
@@ -60,22 +60,23 @@ def demo(
         Path, typer.Option("--out", metavar="FOLDER", help="Where the drawn pictures go; made if it is not there.")
     ] = Path("demo-out"),
     model: ModelOption = "glint",
+    device: DeviceOption = "auto",
     json: ReportJsonOption = False,
 ) -> int:
     """Ask everything about three bundled pictures, draw the answers, then run the fixed mix at depth 1 and 2."""
     make_folder(out)  # before anything that takes time
-    answers = _answer_all(read_samples(), model, out)
+    answers = _answer_all(read_samples(), model, device, out)
     if not json:
         _show(answers, out)
-    report = measure(model, DEPTHS)
+    report = measure(model, DEPTHS, device=device)
     if json:
         json_line({"answers": [answer.as_dict() for answer in answers], "mix": report.as_dict()})
     return finish_report(report, quiet=json)
 
 
-def _answer_all(questions: Sequence[Question], model: str, out: Path) -> list[Answered]:
+def _answer_all(questions: Sequence[Question], model: str, device: str, out: Path) -> list[Answered]:
     """Ask all at once, and draw what comes back."""
-    with loaded(Engine(model, "auto", DTypeChoice.AUTO, DEPTHS[-1])) as vlm:
+    with loaded(Engine(model, device, DTypeChoice.AUTO, DEPTHS[-1])) as vlm:
 
         def work(question: Question) -> Result:
             return question.ask.put(vlm, question.picture)
