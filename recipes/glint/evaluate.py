@@ -1,215 +1,252 @@
-"""Greedy evaluation on scenes that training never sees: exact answers, points, boxes, outlines, captions.
+"""How good the published weights are: fresh scenes as picture files, asked about through the engine's public API.
 
-python -m recipes.glint.evaluate --weights src/gapless/assets/glint/model.safetensors --scenes 96
+python -m recipes.glint.evaluate --scenes 2000 --seed 1 --processes 2 --json recipes/glint/heldout.json
+
+In: weights (the bundled ones, or a folder laid out like them), a number of scenes and a seed. Out: scores on the
+terminal, a report as JSON, pictures of wrong answers; exit code 1 if a floor is missed. Everything is asked at
+temperature 0 with many requests in flight; a scene's questions, and so the scores, depend on the seed alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import math
-import random
-from collections.abc import Callable
+import multiprocessing
+import platform
+import queue
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-from recipes.glint import prompts
-from recipes.glint.ask import Ask
-from recipes.glint.data import Groups, Renderer, groups, random_aspect, scene_arrays
-from recipes.glint.decode import Reply, greedy
-from recipes.glint.model import Glint
-from recipes.glint.scenes import Scene, make_scene
-from recipes.glint.streams import ANSWER, COORD, SIZE, Stream, Vocabulary
-from torch import Tensor
+from recipes.glint import report
+from recipes.glint.exam import Answer, Paper, Question, set_paper
+from recipes.glint.marking import Mark, mark
+from recipes.glint.streams import Vocabulary
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-NEAR = 0.03
-Box = tuple[float, float, float, float]
-Questions = dict[str, list[tuple[int, Stream]]]
-MAKERS: tuple[tuple[Callable[[Ask], Stream | None], int], ...] = tuple(
-    (maker, 2 if weight > 1.25 else 1) for maker, weight in prompts.SKILLS.items()
-)
+import gapless
 
-
-def iou(a: Box, b: Box) -> float:
-    """Overlap of two boxes given as centre and extent."""
-    w = min(a[0] + a[2] / 2, b[0] + b[2] / 2) - max(a[0] - a[2] / 2, b[0] - b[2] / 2)
-    h = min(a[1] + a[3] / 2, b[1] + b[3] / 2) - max(a[1] - a[3] / 2, b[1] - b[3] / 2)
-    both = max(w, 0) * max(h, 0)
-    return both / (a[2] * a[3] + b[2] * b[3] - both)
+SCHEMA = 1
+BUNDLED = Path(gapless.__file__).parent / "assets" / "glint"
+GREEDY = {"temperature": 0.0}
+ASKING, AHEAD = 48, 4
+"""Threads that wait for answers, and papers out before the first is collected: enough to keep all rows busy."""
 
 
-def truth(s: Stream) -> Reply:
-    """The reply that a stream teaches."""
-    n = s.prompt_length
-    coords = [s.coord[i] for i in range(n, len(s)) if s.ids[i] == COORD]
-    return Reply(s.answer_ids(), coords, [s.size[i] for i in range(n, len(s)) if s.ids[i] == SIZE])
+@dataclass(frozen=True)
+class Plan:
+    """What is evaluated, on what."""
+
+    folder: Path
+    scenes: int
+    seed: int
+    device: str
+    threads: int | None = None
 
 
-def score_points(got: Reply, want: Reply) -> tuple[int, int, int]:
-    """(matched, predicted, wanted) points within 0.03 in both axes."""
-    left = list(zip(want.coords[::2], want.coords[1::2], strict=True))
-    wanted, matched = len(left), 0
-    found = list(zip(got.coords[::2], got.coords[1::2], strict=False))
-    for x, y in found:
-        near = [p for p in left if max(abs(p[0] - x), abs(p[1] - y)) <= NEAR]
-        if near:
-            left.remove(min(near, key=lambda p: math.hypot(p[0] - x, p[1] - y)))
-            matched += 1
-    return matched, len(found), wanted
+def open_model(plan: Plan) -> gapless.VLM:
+    """The model behind an engine of its own; the bundled folder is loaded as users load it, by name."""
+    name = "glint" if plan.folder == BUNDLED.resolve() else plan.folder
+    return gapless.load(name, device=plan.device, threads=plan.threads)
 
 
-def boxes_of(r: Reply) -> list[Box]:
-    """Boxes of a detect or segment reply."""
-    return [(x, y, w, h) for x, y, (w, h) in zip(r.coords[::2], r.coords[1::2], r.sizes, strict=False)]
+def ask(vlm: gapless.VLM, image: gapless.EncodedImage, q: Question) -> Answer:
+    """Put one question and bring what comes back into the form of the truth."""
+    match q.skill:
+        case "caption":
+            return Answer(vlm.caption(image, q.text, settings=GREEDY)["caption"].strip())
+        case "point":
+            found = vlm.point(image, q.text, settings=GREEDY, spatial_refs=q.refs or None)["points"]
+            return Answer(points=tuple((p["x"], p["y"]) for p in found))
+        case "detect":
+            return Answer(boxes=tuple(map(_box, vlm.detect(image, q.text, settings=GREEDY)["objects"])))
+        case "segment":
+            got = vlm.segment(image, q.text, spatial_refs=q.refs or None, settings=GREEDY)
+            return Answer(boxes=(_box(got["bbox"]),) if got["bbox"] else (), path=got["path"])
+    got = vlm.query(image if q.picture else None, q.text, settings=GREEDY, reasoning=q.reasoning,
+                    spatial_refs=q.refs or None)  # fmt: skip
+    grounding = got["reasoning"]["grounding"] if q.reasoning else []
+    return Answer(got["answer"].strip(), tuple((x, y) for piece in grounding for x, y in piece["points"]))
 
 
-def score_boxes(got: Reply, want: Reply, overlaps: list[float]) -> tuple[int, int, int]:
-    """(matched, predicted, wanted) boxes at an overlap of 0.5."""
-    left, found = boxes_of(want), boxes_of(got)
-    wanted, matched = len(left), 0
-    for box in found:
-        best = max(left, key=lambda b: iou(box, b), default=None)
-        if best and iou(box, best) >= 0.5:
-            overlaps.append(iou(box, best))
-            left.remove(best)
-            matched += 1
-    return matched, len(found), wanted
+def _box(edges: dict[str, float]) -> tuple[float, float, float, float]:
+    return edges["x_min"], edges["y_min"], edges["x_max"], edges["y_max"]
 
 
-def descriptions(text: str) -> list[str]:
-    """Descriptions of things in a caption."""
-    parts = text.replace(" and ", ", ").replace(".", ",").lower().split(", ")
-    return [" ".join(p.split()[:4]) for p in parts if p.strip().startswith("a ")]
+def sit(vlm: gapless.VLM, plan: Plan, numbers: Sequence[int]) -> Iterator[list[Mark]]:
+    """The marks of one scene after another; later papers are drawn while earlier ones are answered."""
+    vocabulary = Vocabulary(plan.folder)
+    waiting: deque[tuple[Paper, list[Future[Answer]]]] = deque()
+    with ThreadPoolExecutor(ASKING) as pool:
+        for number in numbers:
+            paper = set_paper(plan.seed, number, vocabulary)
+            image = vlm.encode_image(paper.file)
+            waiting.append((paper, [pool.submit(ask, vlm, image, q) for q in paper.questions]))
+            if len(waiting) > AHEAD:
+                yield _collect(*waiting.popleft())
+        while waiting:
+            yield _collect(*waiting.popleft())
 
 
-def caption_overlap(got: str, want: str) -> tuple[int, int, int]:
-    """(matched, predicted, wanted) descriptions, as multisets."""
-    left = descriptions(want)
-    wanted, matched, found = len(left), 0, descriptions(got)
-    for item in found:
-        if item in left:
-            left.remove(item)
-            matched += 1
-    return matched, len(found), wanted
+def _collect(paper: Paper, answers: list[Future[Answer]]) -> list[Mark]:
+    return [
+        mark(paper.number, question, answer.result(), paper.groups)
+        for question, answer in zip(paper.questions, answers, strict=True)
+    ]
 
 
-def f1(totals: list[tuple[int, int, int]]) -> float:
-    """F1 of summed (matched, predicted, wanted)."""
-    matched, predicted, wanted = (sum(t[i] for t in totals) for i in range(3))
-    return 2 * matched / max(1, predicted + wanted)
+def _work(plan: Plan, numbers: Sequence[int], out: multiprocessing.Queue[list[Mark]]) -> None:
+    """One process's share, with an engine of its own."""
+    with open_model(plan) as vlm:
+        for marks in sit(vlm, plan, numbers):
+            out.put(marks)
 
 
-def score(skill: str, v: Vocabulary, rows: list[tuple[Stream, Reply]]) -> dict[str, float]:
-    """Numbers of one skill."""
-    pairs = [(got, truth(s)) for s, got in rows]
-    exact = sum(got.ids == want.ids for got, want in pairs) / len(pairs)
-    if skill == "point":
-        totals = [score_points(got, want) for got, want in pairs]
-        empty = [bool(got.ids) for got, want in pairs if not want.ids]
-        return {"F1": f1(totals), "exact": sum(m == p == w for m, p, w in totals) / len(totals),
-                "false_when_absent": sum(empty) / max(1, len(empty))}  # fmt: skip
-    if skill == "detect":
-        overlaps: list[float] = []
-        totals = [score_boxes(got, want, overlaps) for got, want in pairs]
-        return {"F1": f1(totals), "exact": sum(m == p == w for m, p, w in totals) / len(totals),
-                "mean_iou": sum(overlaps) / max(1, len(overlaps))}  # fmt: skip
-    if skill == "segment":
-        outline = sum(got.ids == want.ids for got, want in pairs) / len(pairs)
-        return {"F1": f1([score_boxes(got, want, []) for got, want in pairs]), "outline": outline}
-    if skill in ("caption_normal", "caption_long", "overview"):
-        texts = [(v.tokenizer.decode(got.ids), v.tokenizer.decode(want.ids)) for got, want in pairs]
-        return {"exact": exact, "objects_F1": f1([caption_overlap(a, b) for a, b in texts])}
-    if skill.startswith("reason"):
-
-        def answer(r: Reply) -> list[int]:
-            return r.ids[r.ids.index(ANSWER) :] if ANSWER in r.ids else []
-
-        return {"exact": sum(answer(a) == answer(b) for a, b in pairs) / len(pairs),
-                "points_F1": f1([score_points(a, b) for a, b in pairs])}  # fmt: skip
-    return {"exact": exact}
+def spread(plan: Plan, processes: int) -> Iterator[list[Mark]]:
+    """The marks of all scenes, as they come, from several processes."""
+    context = multiprocessing.get_context("spawn")
+    out: multiprocessing.Queue[list[Mark]] = context.Queue()
+    workers = [
+        context.Process(target=_work, args=(plan, range(i, plan.scenes, processes), out), daemon=True)
+        for i in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    left = plan.scenes
+    while left:
+        try:
+            yield out.get(timeout=1)
+            left -= 1
+        except queue.Empty:
+            if any(worker.exitcode not in (None, 0) for worker in workers):
+                raise SystemExit("a process of the evaluation ended early; its error is above") from None
+    for worker in workers:
+        worker.join()
 
 
-def make_questions(scenes: list[Scene], v: Vocabulary, seed: int) -> Questions:
-    """Requests by skill: (index of the picture, stream)."""
-    out: Questions = {}
-    for i, scene in enumerate(scenes):
-        rng = random.Random(seed * 100_003 + i)
-        for maker, times in MAKERS:
-            for _ in range(times):
-                made = maker(Ask(scene, rng, v))
-                if made is not None:
-                    out.setdefault(made.skill, []).append((i, made))
-    return dict(sorted(out.items()))
+def caption_seconds(vlm: gapless.VLM, plan: Plan, times: int = 5) -> dict[str, Any]:
+    """Seconds from a picture file to its long caption, nothing else running: median of a few fresh pictures."""
+    vocabulary = Vocabulary(plan.folder)
+    taken = []
+    for i in range(times + 1):  # the first one warms up
+        file = set_paper(plan.seed, -1 - i, vocabulary).file
+        begun = time.perf_counter()
+        vlm.caption(file, "long", settings=GREEDY)
+        taken.append(time.perf_counter() - begun)
+    return {"value": round(statistics.median(taken[1:]), 3), "n": times, "most": round(max(taken), 3)}
 
 
-def held_out(count: int, seed: int = 7) -> tuple[list[Scene], Groups]:
-    """Scenes for evaluation, in the order of their tilings."""
-    tilings = groups(count)
-    rng = random.Random(seed)
-    return [make_scene(rng, random_aspect(rng, r, c)) for n, r, c in tilings for _ in range(n)], tilings
+def run(plan: Plan, processes: int, console: Console) -> tuple[list[Mark], dict[str, Any], float]:
+    """Marks in the order of the scenes, the caption's time, and how long the scenes took."""
+    marks: list[Mark] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with open_model(plan) as vlm, Progress(*columns, console=console, transient=True) as bar:
+        timed = caption_seconds(vlm, plan)
+        begun = time.perf_counter()
+        several = processes > 1
+        if several:
+            vlm.close()
+        source = spread(plan, processes) if several else sit(vlm, plan, range(plan.scenes))
+        for some in bar.track(source, total=plan.scenes, description="scenes"):
+            marks += some
+        seconds = time.perf_counter() - begun
+    return sorted(marks, key=lambda m: m.number), timed, seconds
 
 
-@torch.no_grad()
-def evaluate(
-    net: Glint, v: Vocabulary, count: int, device: torch.device, *, chunk: int = 256, samples: int = 0
-) -> dict[str, dict[str, float]]:
-    """Scores by skill on ``count`` fresh scenes rendered straight at the crops' resolution."""
-    scenes, tilings = held_out(count)
-    arrays = {k: torch.from_numpy(a).to(device) for k, a in scene_arrays(scenes).items()}
-    image = net.features(Renderer(tilings, device)(arrays, (1.0, 1.5)), tilings)
-    return ask_all(net, v, image, make_questions(scenes, v, 1), chunk=chunk, samples=samples)
+def summary(marks: Sequence[Mark], plan: Plan, timed: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The whole report."""
+    seen = [m for m in marks if not m.question.unseen]
+    scores = report.headline(seen) | {"caption_seconds": timed}
+    return {
+        "schema": SCHEMA,
+        "model": digest(plan.folder),
+        "seed": plan.seed,
+        "scenes": plan.scenes,
+        "requests": len(marks),
+        "seconds": round(seconds, 1),
+        "device": plan.device,
+        "versions": versions(),
+        "floors_met": all(t["met"] for t in report.targets(scores)),
+        "targets": report.targets(scores),
+        "scores": scores,
+        "kinds": report.kinds(seen),
+        "unseen": report.unseen(marks),
+        "groups": report.by_group(seen),
+        "confusion": report.confusion(seen),
+        "worst": report.worst(marks),
+    }
 
 
-def ask_all(
-    net: Glint, v: Vocabulary, image: Tensor, questions: Questions, *, chunk: int, samples: int = 0
-) -> dict[str, dict[str, float]]:
-    """Ask everything, skill by skill; prints ``samples`` replies of each."""
-    out = {}
-    for skill, asked in questions.items():
-        rows: list[tuple[Stream, Reply]] = []
-        for start in range(0, len(asked), chunk):
-            part = asked[start : start + chunk]
-            used = sorted({i for i, _ in part})
-            again = [used.index(i) for i, _ in part]
-            limit = max(len(s) - s.prompt_length for _, s in part) + 8
-            replies = greedy(net, image[used], again, [s for _, s in part], limit)
-            rows += [(s, r) for (_, s), r in zip(part, replies, strict=True)]
-        for s, r in rows[:samples]:
-            ids = [v.tokenizer.decode(list(x)) for x in (s.ids[: s.prompt_length], r.ids, s.answer_ids())]
-            print(skill, "|", " | ".join(ids), [round(c, 3) for c in r.coords[:6]], flush=True)
-        out[skill] = {"n": len(rows), **score(skill, v, rows)}
-    return out
+def digest(folder: Path) -> str:
+    """sha256 of the weights file."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def show(scores: dict[str, dict[str, float]]) -> str:
-    """One line per skill."""
-    return "\n".join(
-        f"  {skill:16s} " + "  ".join(f"{k} {x:.3f}" if k != "n" else f"n {int(x)}" for k, x in s.items())
-        for skill, s in scores.items()
-    )
+def versions() -> dict[str, str]:
+    """What the numbers may depend on."""
+    import numpy
+    import PIL
+    import tokenizers
+    import torch
+
+    return {"python": platform.python_version(), "gapless": gapless.__version__, "torch": torch.__version__,
+            "numpy": numpy.__version__, "pillow": PIL.__version__, "tokenizers": tokenizers.__version__}  # fmt: skip
 
 
-def main() -> None:
-    """Evaluate exported weights on the CPU or a GPU."""
-    from recipes.glint.export import load_weights
+def show(summed: dict[str, Any], console: Console) -> None:
+    """The scores with floors, then the worst categories."""
+    table = Table("score", "value", "n", "floor", "aim", "", title=f"{summed['requests']} requests")
+    for t in summed["targets"]:
+        state = "aim met" if t["aim_met"] else "floor met" if t["met"] else "MISSED"
+        table.add_row(t["name"], str(t["value"]), str(t["n"]), str(t["floor"]), str(t["aim"]), state)
+    console.print(table)
+    for entry in summed["worst"]:
+        console.print(f"{entry['right']['value']:.3f} of {entry['right']['n']:5d}  {entry['category']}")
 
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--scenes", type=int, default=96)
-    parser.add_argument("--samples", type=int, default=1)
-    parser.add_argument("--chunk", type=int, default=64)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    v = Vocabulary()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(0)
-    net = Glint(v.config).to(device).eval()
-    load_weights(net, args.weights)
-    scores = evaluate(net, v, args.scenes, device, chunk=args.chunk, samples=args.samples)
-    print(show(scores))
-    if args.json:
-        args.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    parser.add_argument("--scenes", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--weights", type=Path, default=BUNDLED, help="a folder laid out like the bundled model's")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=1, help="each with an engine of its own")
+    parser.add_argument("--json", nargs="?", const="-", help="write the report here; without a name, print it")
+    parser.add_argument("--pictures", type=Path, help="a folder for sheets of wrong answers in the worst categories")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Evaluate; 1 if a floor is missed."""
+    args = arguments(argv)
+    console = Console(stderr=True)
+    threads = 1 if args.processes > 1 and args.device == "cpu" else None
+    plan = Plan(args.weights.resolve(), args.scenes, args.seed, args.device, threads)
+    marks, timed, seconds = run(plan, args.processes, console)
+    summed = summary(marks, plan, timed, seconds)
+    show(summed, console)
+    text = json.dumps(summed, indent=1) + "\n"
+    if args.json == "-":
+        sys.stdout.write(text)
+    elif args.json:
+        Path(args.json).write_text(text, encoding="utf-8")
+    if args.pictures:
+        from recipes.glint.contact import write_sheets
+
+        for path in write_sheets(summed["worst"], plan.seed, Vocabulary(plan.folder), args.pictures):
+            console.print(f"wrote {path}")
+    return 0 if summed["floors_met"] else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,11 +18,11 @@ from types import MethodType
 
 import torch
 from recipes.glint.data import Batches, Renderer, groups
-from recipes.glint.evaluate import evaluate, show
 from recipes.glint.export import load_weights, save_weights
 from recipes.glint.losses import Helpers, Losses
 from recipes.glint.model import Glint, TextBlock, VisionBlock, packed_mask
 from recipes.glint.optim import Muon, split_parameters
+from recipes.glint.progress import evaluate, show
 from recipes.glint.streams import PREFIX, Vocabulary
 from recipes.glint.world import World
 from torch import Tensor

@@ -1,0 +1,86 @@
+"""Sheets of wrong answers for the model card: one per weak category, wanted places in green, those found in red.
+
+In: the worst categories of a report, whose examples name scenes that are drawn again from the seed. Out: PNG files.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+from recipes.glint.exam import set_paper
+from recipes.glint.streams import Vocabulary
+
+from gapless.images.path import placed
+
+TILE, PICTURE, COLUMNS, PAD = 330, 300, 3, 8
+LETTERS, LINES, LINE = 52, 6, 13
+WANT, GOT, INK, PAPER = (0, 160, 60), (220, 30, 30), (24, 24, 24), (255, 255, 255)
+
+
+def write_sheets(worst: Sequence[Mapping[str, Any]], seed: int, vocabulary: Vocabulary, folder: Path) -> Iterator[Path]:
+    """Write one sheet per category with wrong answers; yields the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank, entry in enumerate(worst, 1):
+        if entry["examples"]:
+            name = "".join(c if c.isalnum() else "_" for c in entry["category"])
+            path = folder / f"worst_{rank}_{name}.png"
+            sheet(entry["examples"], seed, vocabulary).save(path, optimize=True)
+            yield path
+
+
+def sheet(examples: Sequence[Mapping[str, Any]], seed: int, vocabulary: Vocabulary) -> Image.Image:
+    """The examples in rows of three."""
+    height = PICTURE + LINES * LINE + 2 * PAD
+    columns, rows = min(COLUMNS, len(examples)), -(-len(examples) // COLUMNS)
+    out = Image.new("RGB", (columns * TILE, rows * height), PAPER)
+    for i, example in enumerate(examples):
+        tile = _tile(example, seed, vocabulary, height)
+        out.paste(tile, (i % COLUMNS * TILE, i // COLUMNS * height))
+    return out
+
+
+def _tile(example: Mapping[str, Any], seed: int, vocabulary: Vocabulary, height: int) -> Image.Image:
+    paper = set_paper(seed, example["scene"], vocabulary)
+    picture = Image.open(io.BytesIO(paper.file)).convert("RGB")
+    scale = min((TILE - 2 * PAD) / picture.width, PICTURE / picture.height)
+    picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+    draw_places(picture, example["want"], WANT)
+    draw_places(picture, example["got"], GOT)
+    draw_places(picture, {"points": [r for r in example["refs"] if len(r) == 2],
+                          "boxes": [r for r in example["refs"] if len(r) == 4]}, INK)  # fmt: skip
+    tile = Image.new("RGB", (TILE, height), PAPER)
+    tile.paste(picture, (PAD, PAD))
+    pen, font, y = ImageDraw.Draw(tile), ImageFont.load_default(size=11), PICTURE + PAD
+    lines = [(f"scene {example['scene']}: {example['skill']} {example['asked']}", INK)]
+    lines += [(f"want: {in_words(example['want'])}", WANT), (f"got: {in_words(example['got'])}", GOT)]
+    for text, ink in lines:
+        for line in textwrap.wrap(text, LETTERS)[:2]:
+            pen.text((PAD, y), line, font=font, fill=ink)
+            y += LINE
+    return tile
+
+
+def in_words(answer: Mapping[str, Any]) -> str:
+    """An answer's text, or how many places it has."""
+    if answer.get("text"):
+        return str(answer["text"])
+    count = len(answer.get("points", ())) + len(answer.get("boxes", ()))
+    return "nothing" if count == 0 else f"{count} place{'s' if count > 1 else ''}"
+
+
+def draw_places(picture: Image.Image, answer: Mapping[str, Any], ink: tuple[int, int, int]) -> None:
+    """Points as crosses, boxes as frames, an outline as a line."""
+    pen, (w, h) = ImageDraw.Draw(picture), picture.size
+    for x, y in answer.get("points", ()):
+        for dx, dy in ((6, 6), (6, -6)):
+            pen.line((x * w - dx, y * h - dy, x * w + dx, y * h + dy), fill=ink, width=2)
+    for x0, y0, x1, y1 in answer.get("boxes", ()):
+        pen.rectangle((x0 * w, y0 * h, max(x0, x1) * w, max(y0, y1) * h), outline=ink, width=2)
+        edges = {"x_min": x0, "y_min": y0, "x_max": x1, "y_max": y1}
+        for polygon in placed(answer.get("path", ""), edges, w, h):
+            pen.line([(float(x), float(y)) for x, y in [*polygon, polygon[0]]], fill=ink, width=2)
