@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from recipes.glint.compression import compress
+from recipes.glint.paint import MOST, paint
 from recipes.glint.prompts import fill
-from recipes.glint.scenes import MOST, Scene, make_scene, pack, paint
+from recipes.glint.scenes import Scene, make_scene, pack
 from recipes.glint.streams import Vocabulary, blank, pack_streams
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
@@ -22,7 +24,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 SIDE, WINDOW, MARGIN, GRID = 224, 168, 56, 16
 TILINGS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 4), (4, 1))
 SHARES = (75 / 192, 30 / 192, 30 / 192, 33 / 192, 6 / 192, 6 / 192, 6 / 192, 6 / 192)
-ASPECTS = ((0.6, 1.7), (1.1, 2.4), (1 / 2.4, 1 / 1.1), (0.7, 1.45), (2.2, 4.0), (1 / 4.0, 1 / 2.2), (3.5, 5.5),
+ASPECTS = ((0.6, 1.7), (1.0, 2.6), (1 / 2.6, 1.0), (0.6, 1.7), (1.9, 4.0), (1 / 4.0, 1 / 1.9), (3.5, 5.5),
            (1 / 5.5, 1 / 3.5))  # fmt: skip
 PER_PICTURE = {"token": 172, "coord": 30, "size": 6.6, "aim": 27}
 Groups = tuple[tuple[int, int, int], ...]
@@ -36,13 +38,18 @@ def groups(pictures: int) -> Groups:
 
 
 def random_aspect(rng: random.Random, rows: int, cols: int) -> float:
-    """An aspect ratio that such a tiling sees in practice."""
+    """An aspect ratio that such a tiling sees in practice; small pictures have one tile whatever their ratio."""
     low, high = ASPECTS[TILINGS.index((rows, cols))]
+    if rows * cols == 1 and rng.random() < 0.3:
+        low, high = 1 / 3, 3.0
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 def scene_arrays(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
-    """Things ``[B, 8, 10]``, ground ``[B, 11]``, and for dense targets looks ``[B, 8, 3]`` and boxes ``[B, 8, 4]``."""
+    """Packed things, ground and printed ink, and for dense targets looks ``[B, 8, 3]`` and boxes ``[B, 8, 4]``.
+
+    Looks and boxes go from left to right, the renderer's things in painting order.
+    """
     packed = [pack(s) for s in scenes]
     looks, boxes = np.zeros((len(scenes), MOST, 3), np.int64), np.zeros((len(scenes), MOST, 4), np.float32)
     for b, s in enumerate(scenes):
@@ -50,7 +57,8 @@ def scene_arrays(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
             looks[b, i] = (t.size, t.colour, t.kind)
             boxes[b, i] = s.box(t)
     return {
-        "things": np.stack([t for t, _ in packed]), "ground": np.stack([g for _, g in packed]),
+        "things": np.stack([t for t, _, _ in packed]), "ground": np.stack([g for _, g, _ in packed]),
+        "letters": np.stack([ink for _, _, ink in packed]),
         "aspect": np.asarray([s.aspect for s in scenes], np.float32), "looks": looks, "boxes": boxes,
     }  # fmt: skip
 
@@ -126,30 +134,57 @@ def crop_frames(tilings: Groups) -> np.ndarray:
 
 
 def _paint_crops(
-    frame: Tensor, root: Tensor, soft: Tensor, things: Tensor, ground: Tensor, noise: Tensor
+    frame: Tensor,
+    numbers: dict[str, Tensor],
+    things: Tensor,
+    ground: Tensor,
+    noise: Tensor,
+    letters: Tensor,
+    picture: Tensor,
 ) -> list[Tensor]:
-    """Colour planes ``[N, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the pictures' numbers (already per crop)."""
+    """Colour planes ``[N, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the crops' numbers (letters per picture)."""
+    root, soft, gain, bias = (numbers[name] for name in ("root", "soft", "gain", "bias"))
     step = torch.arange(SIDE, device=frame.device, dtype=torch.float32) + 0.5
     x = ((frame[:, 0:1] + step * frame[:, 1:2]) * root[:, None])[:, None, :]
     y = ((frame[:, 2:3] + step * frame[:, 3:4]) / root[:, None])[:, :, None]
     pixel = (soft * (frame[:, 1] * frame[:, 3]).sqrt())[:, None, None]
-    planes: list[Tensor] = paint(torch, x, y, pixel, things, ground, noise)
-    return [(plane * 255).round() / 127.5 - 1 for plane in planes]
+    planes: list[Tensor] = paint(torch, x, y, pixel, things, ground, noise, letters, picture[:, None, None])
+    gain, bias = gain[:, None, None], bias[:, None, None]
+    return [((0.5 + (p - 0.5) * gain + bias).clamp(0, 1) * 255).round() / 127.5 - 1 for p in planes]
 
 
 class Renderer:
-    """Renders the crops of a batch on a device; edges are softened at random, as resizing would."""
+    """Renders the crops of a batch on a device; edges are softened at random, as resizing would.
 
-    def __init__(self, tilings: Groups, device: torch.device, compiled: bool = False) -> None:
+    ``worn`` is the share of crops that are compressed as a JPEG file would be; when it is above 0, brightness and
+    contrast of every picture vary a little too. For training: at 0 the crops are those of the clean picture.
+    """
+
+    def __init__(self, tilings: Groups, device: torch.device, compiled: bool = False, worn: float = 0.0) -> None:
         frames = torch.from_numpy(crop_frames(tilings)).to(device)
-        self.picture, self.frame = frames[:, 0].long(), frames[:, 1:].float()
+        self.picture, self.frame, self.worn = frames[:, 0].long(), frames[:, 1:].float(), worn
         self.paint = torch.compile(_paint_crops, dynamic=False) if compiled else _paint_crops
+        self.compress = torch.compile(compress, dynamic=False) if compiled else compress
 
     @torch.no_grad()
     def __call__(self, batch: dict[str, Tensor], softness: tuple[float, float] = (0.8, 2.2)) -> Tensor:
         """Crops ``[N, 3, 224, 224]``."""
         root, p = batch["aspect"].sqrt(), self.picture
-        soft = torch.empty_like(root).uniform_(*softness)
+        light = self.worn > 0
+        numbers = {
+            "root": root, "soft": torch.empty_like(root).uniform_(*softness),
+            "gain": 1 + light * torch.empty_like(root).uniform_(-0.08, 0.08),
+            "bias": light * torch.empty_like(root).uniform_(-0.03, 0.03),
+        }  # fmt: skip
+        numbers = {name: value[p] for name, value in numbers.items()}
         noise = torch.randn(len(p), 3, SIDE, SIDE, device=root.device)
-        planes = self.paint(self.frame, root[p], soft[p], batch["things"][p], batch["ground"][p], noise)
-        return torch.stack(planes, 1)
+        planes = self.paint(
+            self.frame, numbers, batch["things"][p], batch["ground"][p], noise, batch["letters"], self.picture
+        )
+        crops = torch.stack(planes, 1)
+        some = round(self.worn * len(p))
+        if some:
+            chosen = torch.randperm(len(p), device=root.device)[:some]
+            step = torch.empty(some, device=root.device).uniform_(0.01, 0.06)
+            crops[chosen] = self.compress(crops[chosen], step)
+        return crops

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from recipes.glint import phrases as say
 from recipes.glint import questions
 from recipes.glint.ask import Ask, Look, place
-from recipes.glint.scenes import Scene, contour, describe
+from recipes.glint.scenes import Scene, describe
+from recipes.glint.shapes import contour
 from recipes.glint.streams import ANSWER, GROUND, UNGROUND, Stream, Vocabulary
 
 OUTLINES = [contour(kind) for kind in range(len(say.KINDS))]

@@ -1,9 +1,12 @@
-"""Scenes of simple shapes: a seeded generator, exact boxes and outlines, and one renderer for NumPy and PyTorch.
+"""Scenes of simple shapes: a seeded generator, exact boxes, and the reference picture of a scene.
 
 A picture has width/height ``aspect``; positions are normalised to 0..1 in both axes. Lengths that must look the same
-in both axes (radii, the pitch of a checkerboard) are in *units* of ``sqrt(width * height)``, so ``x`` normalised is
+in both axes (radii, the pitch of checks, letters) are in *units* of ``sqrt(width * height)``, so ``x`` normalised is
 ``x * sqrt(aspect)`` units and ``y`` is ``y / sqrt(aspect)`` units, and "large" means a share of the picture's area.
-Every shape is a signed distance function of radius 1 around its bounding box's centre.
+
+Things are listed from left to right and painted by their ``depth``. A later one may hide a little of an earlier one: at
+most a quarter of its own area by all together, never its centre, and only one of another colour. Boxes and outlines are
+those of the whole shape, also where a part of it is hidden. Printed text lies on the ground and touches no thing.
 """
 
 from __future__ import annotations
@@ -11,32 +14,30 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
 import numpy as np
-from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
+from recipes.glint.grounds import RGB, Ground, Printed, contrast, jitter, make_ground, print_text, waves
+from recipes.glint.letters import ROWS, table
+from recipes.glint.paint import GROUND_FIELDS, MOST, TEXTURED, THING_FIELDS, WAVES_AT, paint
+from recipes.glint.phrases import COLOURS, KINDS, SIZES
+from recipes.glint.shapes import EXTENTS, hides
 
-MOST = 8
-GAP = 0.02
+GAP, APART = 0.02, 0.02
 RADII = ((0.045, 0.056), (0.074, 0.090), (0.115, 0.135))
-EXTENTS = ((1, 1), (0.85, 0.85), (1, 0.9), (0.951, 0.9045), (1, 1), (1, 1), (1, 0.914), (0.75, 1))
+OVERLAP_SHARE, NEAR_SHARE = 0.8, 0.6
+MOST_SHARED, MOST_HIDDEN = 0.35, 0.25
+LEAST_CONTRAST = 0.28
+TRIES = 40
 COLOUR_RGB = (
     (0.85, 0.12, 0.12), (0.95, 0.55, 0.10), (0.95, 0.90, 0.15), (0.15, 0.70, 0.20),
     (0.15, 0.80, 0.85), (0.15, 0.25, 0.85), (0.50, 0.15, 0.70), (0.95, 0.50, 0.75),
 )  # fmt: skip
-GROUND_RGB = (
-    (0.95, 0.95, 0.95), (0.55, 0.55, 0.55), (0.07, 0.07, 0.07), (0.91, 0.85, 0.70),
-    (0.40, 0.26, 0.15), (0.08, 0.10, 0.28), (0.05, 0.42, 0.42), (0.78, 0.74, 0.92),
-)  # fmt: skip
-STAR_INNER, STAR_SHIFT, ARM = 0.42, 0.0955, 0.35
-THING_FIELDS = 10
-CONTOUR_SCALE = 960
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One shape: indices into the name tables, centre (normalised), radius (units) and its exact colour."""
+    """One shape: indices into the name tables, centre (normalised), radius (units), exact colour, and its place in the
+    painter's order (a higher ``depth`` is painted later, over the others)."""
 
     kind: int
     colour: int
@@ -44,38 +45,30 @@ class Thing:
     x: float
     y: float
     r: float
-    rgb: tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A printed word or number: its text, the centre and extent of its ink (normalised), and the ink's colour."""
-
-    text: str
-    x: float
-    y: float
-    width: float
-    height: float
-    rgb: tuple[float, float, float]
+    rgb: RGB
+    depth: int = 0
 
 
 @dataclass(frozen=True)
 class Scene:
     """Shapes from left to right on a ground; ``first``/``second`` are the two colours of its pattern.
 
-    Boxes and outlines are those of the whole shape, also where another shape hides a part of it.
+    Boxes and outlines are those of the whole shape, also where another shape hides a part of it. ``vignette`` is the
+    share of light that the corners lack, ``grain`` the seed of a texture's waves.
     """
 
     aspect: float
     things: tuple[Thing, ...]
     ground: int
     pattern: int
-    first: tuple[float, float, float]
-    second: tuple[float, float, float]
+    first: RGB
+    second: RGB
     angle: float
     pitch: float
     noise: float
     printed: Printed | None = None
+    vignette: float = 0.0
+    grain: int = 0
 
     def box(self, thing: Thing) -> tuple[float, float, float, float]:
         """Centre and extent of a thing, normalised: ``(x, y, width, height)``."""
@@ -88,34 +81,108 @@ class Scene:
         p = self.printed
         return (p.x, p.y, p.width, p.height) if p else None
 
+    def letter_cell(self, width: int, height: int) -> float:
+        """Smaller side in pixels of one cell of the printed letters (seven are a letter's height) in such a picture.
 
-def _jitter(rng: random.Random, rgb: tuple[float, float, float], by: float) -> tuple[float, float, float]:
-    r, g, b = (min(1.0, max(0.0, c + rng.uniform(-by, by))) for c in rgb)
-    return r, g, b
+        From about 1.4 on letters can be read; 0 when nothing is printed.
+        """
+        if self.printed is None:
+            return 0.0
+        units = self.printed.height / math.sqrt(self.aspect) / ROWS
+        return units * min(width / math.sqrt(self.aspect), height * math.sqrt(self.aspect))
 
 
-def _place(rng: random.Random, kind: int, r: float, aspect: float, placed: list[Thing]) -> tuple[float, float] | None:
-    """A centre whose box touches no other box and whose x is nobody else's, or None after 16 tries."""
-    root, (ex, ey) = math.sqrt(aspect), EXTENTS[kind]
-    mx, my = ex * r / root + 0.01, ey * r * root + 0.01
-    for _ in range(16):
-        x, y = rng.uniform(mx, 1 - mx), rng.uniform(my, 1 - my)
-        if all(
-            abs(x - t.x) > 0.02
-            and (
-                abs(x - t.x) * root > ex * r + EXTENTS[t.kind][0] * t.r + GAP
-                or abs(y - t.y) / root > ey * r + EXTENTS[t.kind][1] * t.r + GAP
-            )
-            for t in placed
+class _Table:
+    """A scene in the making: what is placed, in painting order, and what of it is hidden."""
+
+    def __init__(self, rng: random.Random, aspect: float, printed: Printed | None) -> None:
+        self.rng, self.root, self.printed = rng, math.sqrt(aspect), printed
+        self.overlaps = rng.random() < OVERLAP_SHARE
+        self.placed: list[Thing] = []
+        self.hidden: list[np.ndarray | None] = []
+
+    def centre(self, kind: int, r: float) -> tuple[float, float]:
+        """Somewhere in the picture; where things may overlap, often next to another one."""
+        rng, (ex, ey) = self.rng, EXTENTS[kind]
+        mx, my = ex * r / self.root + 0.01, ey * r * self.root + 0.01
+        if self.overlaps and self.placed and rng.random() < NEAR_SHARE:
+            t = rng.choice(self.placed)
+            fx, fy = EXTENTS[t.kind]
+            x = t.x + rng.uniform(-1, 1) * (ex * r + fx * t.r) / self.root
+            y = t.y + rng.uniform(-1, 1) * (ey * r + fy * t.r) * self.root
+            return min(1 - mx, max(mx, x)), min(1 - my, max(my, y))
+        return rng.uniform(mx, 1 - mx), rng.uniform(my, 1 - my)
+
+    def touched(self, kind: int, colour: int, r: float, x: float, y: float) -> list[int] | None:
+        """Placed things whose boxes such a thing would overlap, or None when it may not lie there."""
+        root, (ex, ey) = self.root, EXTENTS[kind]
+        ex, ey, p = ex * r, ey * r, self.printed
+        if (
+            p
+            and abs(x - p.x) * root < ex + p.width * root / 2 + GAP
+            and (abs(y - p.y) / root < ey + p.height / root / 2 + GAP)
         ):
-            return x, y
-    return None
+            return None
+        found = []
+        for i, t in enumerate(self.placed):
+            dx = abs(x - t.x)
+            if dx <= APART:
+                return None
+            fx, fy = EXTENTS[t.kind]
+            fx, fy = fx * t.r, fy * t.r
+            ox, oy = ex + fx - dx * root, ey + fy - abs(y - t.y) / root
+            if ox <= -GAP or oy <= -GAP:
+                continue
+            shared = max(0.0, ox) * max(0.0, oy)
+            if not self.overlaps or t.colour == colour or shared > 4 * MOST_SHARED * min(ex * ey, fx * fy):
+                return None
+            found.append(i)
+        return found
+
+    def hiding(self, kind: int, r: float, x: float, y: float, under: list[int]) -> dict[int, np.ndarray] | None:
+        """What of the things under it is hidden once such a thing lies there, or None when it is too much."""
+        out = {}
+        for i in under:
+            t, before = self.placed[i], self.hidden[i]
+            now = hides(kind, (t.x - x) * self.root / r, (t.y - y) / self.root / r, t.r / r, t.kind)
+            now = now if before is None else now | before
+            if np.count_nonzero(now) > MOST_HIDDEN * 0.9 * now.size:
+                return None
+            out[i] = now
+        return out
+
+    def place(self, kind: int, colour: int, size: int, ground: Ground) -> None:
+        """Put a thing on top of the others; smaller than asked for, or not at all, when there is no room."""
+        for s in (size, size, max(0, size - 1), 0):
+            r = self.rng.uniform(*RADII[s])
+            for _ in range(TRIES // 4):
+                x, y = self.centre(kind, r)
+                under = self.touched(kind, colour, r, x, y)
+                hidden = self.hiding(kind, r, x, y, under) if under is not None else None
+                if hidden is None:
+                    continue
+                for i, now in hidden.items():
+                    self.hidden[i] = now
+                rgb = visible(self.rng, colour, ground)
+                self.placed.append(Thing(kind, colour, s, x, y, r, rgb, len(self.placed)))
+                self.hidden.append(None)
+                return
+
+
+def visible(rng: random.Random, colour: int, ground: Ground) -> RGB:
+    """A shade of a named colour that stands out from both colours of the ground."""
+    for _ in range(8):
+        rgb = jitter(rng, COLOUR_RGB[colour], 0.05)
+        if min(contrast(rgb, ground.first), contrast(rgb, ground.second)) > LEAST_CONTRAST:
+            return rgb
+    return COLOUR_RGB[colour]
 
 
 def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
     """A random scene of 1..8 things; some repeat the first one's colour or kind so that counts above one are common."""
-    a = aspect if aspect is not None else math.exp(rng.uniform(math.log(0.5), math.log(2.0)))
-    placed: list[Thing] = []
+    a = aspect if aspect is not None else math.exp(rng.uniform(-math.log(3), math.log(3)))
+    ground = make_ground(rng)
+    making = _Table(rng, a, print_text(rng, a, ground))
     head = (rng.randrange(8), rng.randrange(8))
     for i in range(rng.randint(1, MOST)):
         kind, colour = head if i == 0 else (rng.randrange(8), rng.randrange(8))
@@ -124,105 +191,34 @@ def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
             kind = head[0] if rng.random() < 0.8 else kind
         elif i and rng.random() < 0.15:
             kind = head[0]
-        size = rng.randrange(3)
-        r = rng.uniform(*RADII[size])
-        centre = _place(rng, kind, r, a, placed)
-        if centre is not None:
-            placed.append(Thing(kind, colour, size, *centre, r, _jitter(rng, COLOUR_RGB[colour], 0.05)))
-    ground, pattern = rng.randrange(len(GROUNDS)), rng.randrange(len(PATTERNS))
-    first = _jitter(rng, GROUND_RGB[ground], 0.03)
-    shift = rng.choice((-1, 1)) * rng.uniform(0.08, 0.15)
-    if not 0.1 < first[0] + shift < 0.98:
-        shift = -shift
-    r_, g_, b_ = (min(1.0, max(0.0, c + shift)) for c in first)
-    second = (r_, g_, b_) if PATTERNS[pattern] in ("gradient", "checkered") else first
-    noise = rng.uniform(0.025, 0.1) if PATTERNS[pattern] == "noisy" else 0.0
-    things = tuple(sorted(placed, key=lambda t: t.x))
-    return Scene(a, things, ground, pattern, first, second, rng.uniform(0, 2 * math.pi), rng.uniform(0.05, 0.12), noise)
+        making.place(kind, colour, rng.randrange(3), ground)
+    things = tuple(sorted(making.placed, key=lambda t: t.x))
+    g = ground
+    return Scene(a, things, g.colour, g.pattern, g.first, g.second, g.angle, g.pitch, g.noise, making.printed,
+                 g.vignette, g.grain)  # fmt: skip
 
 
-def pack(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the renderer: things ``[8, 10]`` (x, y, r, kind, rgb, on, half extents) and ground ``[11]``."""
-    root = math.sqrt(scene.aspect)
-    things = np.zeros((MOST, THING_FIELDS), np.float32)
-    things[:, [2, 8, 9]] = 1.0
-    for row, t in zip(things, scene.things, strict=False):
-        ex, ey = EXTENTS[t.kind]
-        row[:] = (t.x * root, t.y / root, t.r, t.kind, *t.rgb, 1.0, ex * t.r, ey * t.r)
-    ground = (*scene.first, *scene.second, math.cos(scene.angle), math.sin(scene.angle), scene.pitch,
-              scene.pattern, scene.noise)  # fmt: skip
-    return things, np.asarray(ground, np.float32)
+def pack(scene: Scene) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers for the renderer: things ``[8, 8]`` in painting order, ground ``[60]`` and printed ink ``[333]``.
 
-
-def _star(xp: ModuleType, x: Any, y: Any) -> Any:
-    step = math.pi / 5
-    up = y - STAR_SHIFT
-    rho = xp.sqrt(x * x + up * up + 1e-9)
-    th = xp.arctan2(x, -up) + step
-    th = xp.abs(th - 2 * step * xp.floor(th / (2 * step)) - step)
-    ex, ey = STAR_INNER * math.cos(step) - 1, STAR_INNER * math.sin(step)
-    return ((rho * xp.cos(th) - 1) * ey - rho * xp.sin(th) * ex) / math.hypot(ex, ey)
-
-
-def _heart(xp: ModuleType, ax: Any, y: Any) -> Any:
-    hx, hy = ax * 0.6036, 0.5518 - y * 0.6036
-    t = 0.5 * xp.clip(hx + hy, 0, None)
-    near = xp.minimum(hx**2 + (hy - 1) ** 2, (hx - t) ** 2 + (hy - t) ** 2)
-    lobe = xp.sqrt((hx - 0.25) ** 2 + (hy - 0.75) ** 2 + 1e-9) - 0.35355
-    return xp.where(hx + hy > 1, lobe, xp.sqrt(near + 1e-9) * xp.sign(hx - hy)) / 0.6036
-
-
-def distance(xp: ModuleType, x: Any, y: Any, kind: Any) -> Any:
-    """Signed distance (negative inside) in a shape's own frame; arrays broadcast, ``xp`` is numpy or torch."""
-    ax, ay = xp.abs(x), xp.abs(y)
-    rho = xp.sqrt(x * x + y * y + 1e-9)
-    d = rho - 1
-    d = xp.where(kind == 1, xp.maximum(ax, ay) - 0.85, d)
-    d = xp.where(kind == 2, xp.maximum(y - 0.9, (1.8 * ax - (y + 0.9)) / 2.059), d)
-    d = xp.where(kind == 3, _star(xp, x, y), d)
-    d = xp.where(kind == 4, xp.minimum(xp.maximum(ax - 1, ay - ARM), xp.maximum(ax - ARM, ay - 1)), d)
-    d = xp.where(kind == 5, xp.abs(rho - 0.75) - 0.25, d)
-    d = xp.where(kind == 6, _heart(xp, ax, y), d)
-    return xp.where(kind == 7, (ax / 0.75 + ay - 1) * 0.6, d)
-
-
-def _nearest(xp: ModuleType, x: Any, y: Any, things: Any) -> list[Any]:
-    """The fields of the thing whose box each pixel is in or next to (boxes are disjoint), each ``[n, h, w]``."""
-    best: list[Any] = []
-    for i in range(things.shape[1]):
-        fields = [things[:, i, f][:, None, None] for f in range(THING_FIELDS)]
-        cx, cy, *_, on, ex, ey = fields
-        reach = xp.maximum(xp.abs(x - cx) / ex, xp.abs(y - cy) / ey) + 1e3 * (1 - on)
-        if not best:
-            best = [reach, *[field + 0 * reach for field in fields[:8]]]
-            continue
-        closer = reach < best[0]
-        best = [xp.where(closer, new, old) for new, old in zip([reach, *fields[:8]], best, strict=True)]
-    return best[1:]
-
-
-def paint(xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any) -> list[Any]:
-    """Red, green and blue, each ``[n, h, w]`` in 0..1.
-
-    In units: x ``[n, 1, w]``, y ``[n, h, 1]`` and pixel ``[n, 1, 1]``, the width of the soft edge.
-    Things ``[n, 7, 10]``, ground ``[n, 11]``, noise standard normal ``[n, 3, h, w]``.
+    The layout is described in ``paint.py``.
     """
-
-    def column(i: int) -> Any:
-        return ground[:, i][:, None, None]
-
-    cos, sin, pitch, pattern = (column(i) for i in (6, 7, 8, 9))
-    ramp = xp.clip(0.5 + 0.8 * ((x - 0.5) * cos + (y - 0.5) * sin), 0, 1)
-    check = xp.floor(x / pitch) + xp.floor(y / pitch)
-    check = check - 2 * xp.floor(check / 2)
-    mix = xp.where(pattern == 1, ramp, xp.where(pattern == 2, check, 0 * ramp))
-    cx, cy, r, kind, *rgb, on = _nearest(xp, x, y, things)
-    cover = xp.clip(0.5 - distance(xp, (x - cx) / r, (y - cy) / r, kind) * r / pixel, 0, 1) * on
-    out = []
-    for c, ink in enumerate(rgb):
-        back = column(c) + mix * (column(3 + c) - column(c)) + column(10) * noise[:, c]
-        out.append(xp.clip(back + cover * (ink - back), 0, 1))
-    return out
+    root, p = math.sqrt(scene.aspect), scene.printed
+    things = np.zeros((MOST, THING_FIELDS), np.float32)
+    things[:, 2] = 1.0
+    for row, t in zip(things, sorted(scene.things, key=lambda t: t.depth), strict=False):
+        row[:] = (t.x * root, t.y / root, t.r, t.kind, *t.rgb, 1.0)
+    letters = (0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+    if p:
+        letters = ((p.x - p.width / 2) * root, (p.y - p.height / 2) / root, p.height / root / ROWS, *p.rgb)
+    ground = np.zeros(GROUND_FIELDS, np.float32)
+    ground[:WAVES_AT] = (
+        *scene.first, *scene.second, math.cos(scene.angle), math.sin(scene.angle), scene.pitch, scene.pattern,
+        scene.noise, 4 * scene.vignette / (scene.aspect + 1 / scene.aspect), *letters, root / 2, 0.5 / root,
+    )  # fmt: skip
+    if scene.pattern == TEXTURED:
+        ground[WAVES_AT:] = waves(scene.grain)
+    return things, ground, table(p.text if p else "")
 
 
 def draw(scene: Scene, width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -230,47 +226,11 @@ def draw(scene: Scene, width: int, height: int, seed: int = 0) -> np.ndarray:
     root = math.sqrt(scene.aspect)
     x = (((np.arange(width) + 0.5) / width) * root)[None, None, :]
     y = (((np.arange(height) + 0.5) / height) / root)[None, :, None]
-    things, ground = pack(scene)
+    things, ground, letters = (a[None].astype(np.float64) for a in pack(scene))
     noise = np.random.default_rng(seed).standard_normal((1, 3, height, width))
     pixel = np.full((1, 1, 1), 1 / math.sqrt(width * height))
-    planes = paint(np, x, y, pixel, things[None].astype(np.float64), ground[None].astype(np.float64), noise)
+    planes = paint(np, x, y, pixel, things, ground, noise, letters, np.zeros((1, 1, 1), np.int64))
     return np.asarray((np.stack([p[0] for p in planes], -1) * 255).round().astype(np.uint8))
-
-
-def _polygon(kind: int) -> list[tuple[float, float]] | None:
-    name = KINDS[kind]
-    if name == "square":
-        return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
-    if name == "triangle":
-        return [(0, -0.9), (1, 0.9), (-1, 0.9)]
-    if name == "diamond":
-        return [(0, -1), (0.75, 0), (0, 1), (-0.75, 0)]
-    if name == "star":
-        turns = [(1.0 if i % 2 == 0 else STAR_INNER, i * math.pi / 5) for i in range(10)]
-        return [(rho * math.sin(a), STAR_SHIFT - rho * math.cos(a)) for rho, a in turns]
-    if name == "cross":
-        corner = [(-ARM, -1), (ARM, -1), (ARM, -ARM), (1, -ARM), (1, ARM), (ARM, ARM)]
-        return [*corner, *[(-x, -y) for x, y in corner]]
-    return None
-
-
-def contour(kind: int, rays: int = 16) -> list[tuple[int, int]]:
-    """Outline of a kind as integers 0..960 relative to its box: from the top, clockwise on the screen.
-
-    Polygons give their corners; round shapes give the outermost crossing on ``rays`` rays from the centre.
-    """
-    points = _polygon(kind)
-    if points is None:
-        reach = np.linspace(1.5, 0, 3001)
-        points = []
-        for i in range(rays):
-            dx, dy = math.sin(2 * math.pi * i / rays), -math.cos(2 * math.pi * i / rays)
-            inside = distance(np, reach * dx, reach * dy, np.full_like(reach, kind)) <= 0
-            rho = float(reach[int(np.argmax(inside))])
-            points.append((rho * dx, rho * dy))
-    ex, ey = EXTENTS[kind]
-    scaled = [((x / ex + 1) / 2, (y / ey + 1) / 2) for x, y in points]
-    return [(round(min(1, max(0, x)) * CONTOUR_SCALE), round(min(1, max(0, y)) * CONTOUR_SCALE)) for x, y in scaled]
 
 
 def tiling(width: int, height: int, window: int = 168, margin: int = 56, most: int = 4) -> tuple[int, int]:

@@ -74,7 +74,7 @@ class Trainer:
         )
         self.compiled(True)
         self.tilings = groups(args.pictures // world.size)
-        self.render = Renderer(self.tilings, device, fast)
+        self.render = Renderer(self.tilings, device, fast, worn=0.3)
         self.losses = Losses(fast)
         muon, matrices, rest = split_parameters(self.net)
         self.muon = Muon(muon)

@@ -16,11 +16,13 @@ import torch
 from PIL import Image
 from recipes.glint.decode import greedy
 from recipes.glint.export import load_weights
+from recipes.glint.grounds import GROUND_RGB
 from recipes.glint.model import Glint
 from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
 from recipes.glint.pictures import embed_pictures
 from recipes.glint.samples import SAMPLES, SMALL, suggestions
-from recipes.glint.scenes import COLOUR_RGB, EXTENTS, GROUND_RGB, Scene, Thing, distance
+from recipes.glint.scenes import COLOUR_RGB, Scene, Thing
+from recipes.glint.shapes import EXTENTS, distance
 from recipes.glint.streams import ASSETS, Stream, Vocabulary
 
 FOLDER = ASSETS.parent / "samples"
