@@ -18,7 +18,8 @@ from PIL import Image
 from recipes.glint import prompts
 from recipes.glint.ask import Ask
 from recipes.glint.phrases import PATTERNS
-from recipes.glint.scenes import CONTOUR_SCALE, Scene, contour, draw, make_scene
+from recipes.glint.scenes import Scene, draw, make_scene
+from recipes.glint.shapes import CONTOUR_SCALE, contour
 from recipes.glint.streams import ANSWER, BINS, COORD, GROUND, SIZE, THINK, UNGROUND, Stream, Vocabulary, bin_size
 
 Maker = Callable[[Ask], Stream | None]
