@@ -133,7 +133,7 @@ def spread(plan: Plan, processes: int) -> Iterator[list[Mark]]:
         worker.join()
 
 
-def caption_seconds(vlm: gapless.VLM, plan: Plan, times: int = 5) -> dict[str, Any]:
+def caption_seconds(vlm: gapless.VLM, plan: Plan, times: int = 3) -> dict[str, Any]:
     """Seconds from a picture file to its long caption, nothing else running: median of a few fresh pictures."""
     vocabulary = Vocabulary(plan.folder)
     taken = []
@@ -165,7 +165,7 @@ def run(plan: Plan, processes: int, console: Console) -> tuple[list[Mark], dict[
 def summary(marks: Sequence[Mark], plan: Plan, timed: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The whole report."""
     seen = [m for m in marks if not m.question.unseen]
-    scores = report.headline(seen) | {"caption_seconds": timed}
+    scores = report.headline(seen) | report.reading(seen) | {"caption_seconds": timed}
     return {
         "schema": SCHEMA,
         "model": digest(plan.folder),

@@ -7,6 +7,7 @@ alone; truths are exact, not rounded to the model's bins; nothing here runs a mo
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import random
@@ -17,7 +18,7 @@ from functools import cache
 from PIL import Image
 from recipes.glint import prompts
 from recipes.glint.ask import Ask
-from recipes.glint.phrases import PATTERNS
+from recipes.glint.phrases import PATTERNS, WORDS
 from recipes.glint.scenes import Scene, draw, make_scene
 from recipes.glint.shapes import CONTOUR_SCALE, contour
 from recipes.glint.streams import ANSWER, BINS, COORD, GROUND, SIZE, THINK, UNGROUND, Stream, Vocabulary, bin_size
@@ -37,6 +38,8 @@ OTHERS: tuple[Maker, ...] = tuple(maker for maker in prompts.SKILLS if maker not
 OTHERS_PER_SCENE = 5
 TRIES = 4
 FINE_RAYS = 96
+LEGIBLE = 1.4
+"""Pixels of a letter's cell from which it can be read; a text that would be smaller in the picture is not printed."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ def set_paper(seed: int, number: int, vocabulary: Vocabulary) -> Paper:
     rng = random.Random(f"{seed}:{number}")
     width, height = picture_size(rng)
     scene = make_scene(rng, width / height)
+    if scene.letter_cell(width, height) < LEGIBLE:
+        scene = dataclasses.replace(scene, printed=None)
     jpeg = rng.random() < JPEG_SHARE
     file = picture_file(scene, width, height, rng.randrange(2**31), jpeg)
     questions = []
@@ -125,8 +130,16 @@ def groups_of(scene: Scene, width: int, height: int) -> dict[str, str]:
         "pattern": PATTERNS[scene.pattern],
         "things": str(len(scene.things)),
         "overlap": "boxes overlap" if boxes_overlap(scene) else "apart",
+        "printed": printed_class(scene),
         "size": "under 224x224" if area < 224**2 else "under 640x480" if area < 640 * 480 else "640x480 and more",
     }
+
+
+def printed_class(scene: Scene) -> str:
+    """What is printed: ``nothing``, a ``number``, a ``word`` that training prints too, or ``letters`` at random."""
+    if scene.printed is None:
+        return "nothing"
+    return "number" if scene.printed.text.isdigit() else "word" if scene.printed.text in WORDS else "letters"
 
 
 def boxes_overlap(scene: Scene) -> bool:

@@ -26,7 +26,7 @@ LESS_IS_BETTER = ("absent_found", "caption_seconds")
 FEWEST = 20
 """A category with fewer cases is not called one of the worst."""
 WORST, EXAMPLES = 8, 6
-GROUPS = ("pattern", "things", "overlap", "size", "file")
+GROUPS = ("pattern", "things", "overlap", "printed", "size", "file")
 _Z = 1.959964
 
 
@@ -127,11 +127,17 @@ def unseen(marks: Sequence[Mark]) -> dict[str, Score]:
     return {"all": right(some), **out} if some else {}
 
 
+def reading(marks: Iterable[Mark]) -> dict[str, Score]:
+    """Shares read exactly where something is printed: seen words, numbers and random letters apart."""
+    some = [m for m in marks if m.question.kind == "read" and m.question.want.text == m.question.want.text.upper()]
+    return {f"reading_{name}_exact": right(part) for name, part in classes(some, "printed").items()}
+
+
 def confusion(marks: Iterable[Mark]) -> dict[str, dict[str, dict[str, int]]]:
     """Counts wanted x answered of colour, shape, size and ground, from every question whose answer names one."""
     tables: dict[str, dict[str, Counter[str]]] = {}
     for m in marks:
-        if m.question.skill != "query":
+        if m.question.skill != "query" or m.question.kind == "ink":  # a text's black or white is no ground
             continue
         want, got = attributes(m.question.want), attributes(m.got)
         for name, value in want.items():
@@ -188,7 +194,7 @@ def categories(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
     return out | grouped(
         (f"{name} {value}", m)
         for m in marks
-        if m.question.skill == "query"
+        if m.question.skill == "query" and m.question.kind != "ink"
         for name, value in attributes(m.question.want).items()
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import random
 
@@ -11,7 +12,7 @@ from recipes.glint import contact, exam, report
 from recipes.glint.exam import Answer, Question
 from recipes.glint.marking import mark, mask_overlap
 from recipes.glint.prompts import segment
-from recipes.glint.scenes import make_scene
+from recipes.glint.scenes import Printed, make_scene
 from recipes.glint.streams import COORD, SIZE, Vocabulary
 
 
@@ -103,9 +104,23 @@ def test_the_taught_outline_fits_the_true_one(vocabulary):
 def test_overlapping_boxes_are_seen():
     scene = make_scene(random.Random(1), 1.0)
     one = scene.things[0]
-    apart = exam.Scene(**{**vars(scene), "things": (one,)})
+    apart = dataclasses.replace(scene, things=(one,))
     assert not exam.boxes_overlap(apart)
-    assert exam.boxes_overlap(exam.Scene(**{**vars(scene), "things": (one, one)}))
+    assert exam.boxes_overlap(dataclasses.replace(scene, things=(one, one)))
+
+
+def test_what_is_printed_can_be_read(papers):
+    printed = [paper for paper in papers if paper.scene.printed]
+    assert printed and len(printed) < len(papers)
+    assert all(paper.scene.letter_cell(paper.width, paper.height) >= exam.LEGIBLE for paper in printed)
+
+
+@pytest.mark.parametrize(("text", "name"), [("STOP", "word"), ("407", "number"), ("QXJ", "letters")])
+def test_what_is_printed_has_a_class(text, name):
+    scene = make_scene(random.Random(1), 1.0)
+    printed = Printed(text, 0.5, 0.5, 0.3, 0.1, (0.0, 0.0, 0.0))
+    assert exam.groups_of(dataclasses.replace(scene, printed=printed), 300, 300)["printed"] == name
+    assert exam.printed_class(dataclasses.replace(scene, printed=None)) == "nothing"
 
 
 def test_sheets_show_every_wrong_example(papers, vocabulary, tmp_path):

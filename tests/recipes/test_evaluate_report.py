@@ -79,6 +79,7 @@ def test_confusion_counts_what_was_answered_instead():
         made("query", Answer("a large red circle"), Answer("a small red star")),
         made("query", Answer("navy"), Answer("black")),
         made("query", Answer("3"), Answer("2")),
+        made("query", Answer("black"), Answer("white"), kind="ink"),
         made("query", Answer("a large red circle and a small blue star"), Answer("nothing")),
     ]
     assert report.confusion(marks) == {
@@ -100,6 +101,20 @@ def test_unseen_wordings_groups_and_kinds_are_counted_apart():
     assert report.kinds(marks)["colour"]["right"]["value"] == 0.5
     groups = report.by_group(marks[4:])["pattern"]
     assert groups["plain"]["query_exact"]["value"] == 1 and groups["noisy"]["query_exact"]["value"] == 0
+
+
+def test_reading_is_scored_by_what_is_printed():
+    marks = [
+        made("query", Answer("STOP"), Answer("STOP"), kind="read", groups={"printed": "word"}),
+        made("query", Answer("STAR"), Answer("STOP"), kind="read", groups={"printed": "word"}),
+        made("query", Answer("There is no number."), Answer("7"), kind="read", groups={"printed": "word"}),
+        made("query", Answer("42"), Answer("42"), kind="read", groups={"printed": "number"}),
+        made("query", Answer("XQW"), Answer("xqw"), kind="read", groups={"printed": "letters"}),
+    ]
+    values = {name: (score["value"], score["n"]) for name, score in report.reading(marks).items()}
+    assert values == {
+        "reading_word_exact": (0.5, 2), "reading_number_exact": (1, 1), "reading_letters_exact": (0, 1),
+    }  # fmt: skip
 
 
 def test_worst_categories_come_first_with_wrong_examples_only():
