@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from recipes.glint import chatter
 from recipes.glint import phrases as say
-from recipes.glint.scenes import Scene, Thing
+from recipes.glint.scenes import Printed, Scene, Thing, describe
 from recipes.glint.streams import ANSWER, THINK, Stream, Vocabulary
+from recipes.glint.wordings import Wording
+
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,42 @@ class Look:
 
 
 class Ask:
-    """Everything a question needs: the scene, random choices, the vocabulary, and how much feedback is shaken."""
+    """Everything a question needs: the scene, random choices, the vocabulary, and how much feedback is shaken.
 
-    def __init__(self, scene: Scene, rng: random.Random, vocabulary: Vocabulary, jitter: float = 0.0) -> None:
-        self.scene, self.rng, self.v = scene, rng, vocabulary
+    Things have the indices ``0..n-1``; the printed text, if any, has the index ``n`` (``text``). With ``unseen`` the
+    questions use only wordings that training never sees.
+    """
+
+    def __init__(
+        self, scene: Scene, rng: random.Random, vocabulary: Vocabulary, jitter: float = 0.0, *, unseen: bool = False
+    ) -> None:
+        self.scene, self.rng, self.v, self.unseen = scene, rng, vocabulary, unseen
         self.jitter = jitter if rng.random() < 0.8 else 0.0
         self.things = scene.things
+        self.text = len(scene.things)
+
+    def pick(self, wording: Wording) -> str:
+        """One wording of a question."""
+        return self.rng.choice(wording.held_out if self.unseen else wording.trained)
+
+    def box(self, i: int) -> Box:
+        """Centre and extent of a thing, or of the text."""
+        if i < self.text:
+            return self.scene.box(self.things[i])
+        box = self.scene.text_box()
+        if box is None:
+            raise ValueError(f"index {i}: the scene has {self.text} things and no printed text")
+        return box
+
+    def name(self, i: int) -> tuple[str, str]:
+        """Article and name of a thing, or of the text: ``("a", "large red circle")``, ``("the", "word STOP")``."""
+        if i < self.text:
+            return "a", describe(self.things[i])
+        return "the", text_name(self.scene.printed)
+
+    def everything(self) -> list[int]:
+        """All things from the left, then the printed text."""
+        return list(range(self.text + (self.scene.printed is not None)))
 
     def stream(self, skill: str, picture: bool = True) -> Stream:
         """A new empty stream."""
@@ -74,6 +109,19 @@ class Ask:
         if thing >= 0:
             s.look_at(thing)
         return s.say(ids[:1], 2.0).say(ids[1:], 1.0).end(0.3)
+
+    def mention(self, s: Stream, items: Sequence[int], *, opening: str = "", places: bool = False) -> Stream:
+        """``a large red circle, a small blue star and the word STOP``; at every article the stream notes what follows.
+
+        ``opening`` replaces the first article.
+        """
+        for n, i in enumerate(items):
+            article, name = self.name(i)
+            lead = (", " if n < len(items) - 1 else " and ") + article if n else opening or article
+            s.say(self.v.encode(lead)).look_at(i).say(self.v.encode(" " + name))
+            if places:
+                s.say(self.v.encode(" at the " + place(*self.box(i)[:2])), 0.7)
+        return s
 
     def matching(self, look: Look) -> list[int]:
         """Indices of matching things, left to right."""
@@ -106,7 +154,7 @@ class Ask:
         """A noun that no picture shows, and its plural."""
         if self.rng.random() < 0.4:
             return self.rng.choice(say.STRANGERS)
-        noun = self.rng.choice(say.NOUNS)
+        noun = self.rng.choice(chatter.NOUNS)
         return noun, noun + "s"
 
     def unique(self) -> tuple[int, Look] | None:
@@ -123,6 +171,21 @@ class Ask:
         return None
 
 
-def place(t: Thing) -> str:
-    """Which ninth of the picture a thing's centre is in."""
-    return say.PLACES[3 * min(2, int(t.y * 3)) + min(2, int(t.x * 3))]
+def place(x: float, y: float) -> str:
+    """Which ninth of the picture a point is in."""
+    return say.PLACES[3 * min(2, int(y * 3)) + min(2, int(x * 3))]
+
+
+def edge_margin(x: float, y: float) -> float:
+    """How far a point is from the lines between the ninths."""
+    return min(abs(v - edge) for v in (x, y) for edge in (1 / 3, 2 / 3))
+
+
+def text_noun(printed: Printed) -> str:
+    """``"number"`` for digits, else ``"word"``."""
+    return "number" if printed.text.isdigit() else "word"
+
+
+def text_name(printed: Printed | None) -> str:
+    """``"word STOP"``; ``""`` when nothing is printed."""
+    return f"{text_noun(printed)} {printed.text}" if printed else ""

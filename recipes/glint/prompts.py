@@ -7,14 +7,18 @@ question of that kind. The grammar of the answers is in ``README.md``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import accumulate
 
+from recipes.glint import groups, questions, reading, relations
 from recipes.glint import phrases as say
-from recipes.glint import questions
-from recipes.glint.ask import Ask, Look, place
+from recipes.glint import wordings as word
+from recipes.glint.ask import Ask, Box, Look, place, text_name
+from recipes.glint.reasons import reason
 from recipes.glint.scenes import Scene, describe
 from recipes.glint.shapes import contour
-from recipes.glint.streams import ANSWER, GROUND, UNGROUND, Stream, Vocabulary
+from recipes.glint.streams import ANSWER, Stream, Vocabulary
+from recipes.glint.talk import talk
 
 OUTLINES = [contour(kind) for kind in range(len(say.KINDS))]
 
@@ -39,13 +43,20 @@ def _object_text(ask: Ask, look: Look) -> str:
 
 
 def _target(ask: Ask) -> tuple[str, list[int]]:
-    """An object to find and the things it means: mostly a description, sometimes an extreme or everything."""
+    """An object to find and what it means: mostly a description; sometimes the text, an extreme, two things, all."""
     u = ask.rng.random()
-    if u < 0.06:
-        found = questions.extreme_thing(ask)
-        if found:
-            return f"{found[1]} {ask.noun()[0]}", [found[0]]
-    if u > 0.98:
+    if u < (0.16 if ask.scene.printed else 0.05):
+        return reading.text_object(ask)
+    if u < 0.24:
+        extreme = relations.extreme_parts(ask)
+        if extreme:
+            lead = "the " if ask.rng.random() < 0.3 else ""
+            return f"{lead}{extreme[0]} {extreme[1].phrase()}", extreme[2]
+    elif u < 0.34:
+        two = groups.two_objects(ask)
+        if two:
+            return two
+    elif u > 0.98:
         return ask.rng.choice(("everything", "all", "all shapes", "every object")), list(range(len(ask.things)))
     look = ask.look()
     return _object_text(ask, look), ask.matching(look)
@@ -56,7 +67,7 @@ def point(ask: Ask) -> Stream:
     text, found = _target(ask)
     s = ask.stream("point").feed(ask.v.prompt("point", ask.v.encode(" " + text)))
     for i in found:
-        s.point(ask.things[i].x, ask.things[i].y, i)
+        s.point(*ask.box(i)[:2], i)
     return s.end()
 
 
@@ -65,7 +76,7 @@ def detect(ask: Ask) -> Stream:
     text, found = _target(ask)
     s = ask.stream("detect").feed(ask.v.prompt("detect", ask.v.encode(" " + text)))
     for i in found:
-        x, y, w, h = ask.scene.box(ask.things[i])
+        x, y, w, h = ask.box(i)
         s.point(x, y, i).extent(w, h)
     return s.end()
 
@@ -77,21 +88,32 @@ def outline_text(kind: int) -> list[str]:
 
 
 def segment(ask: Ask) -> Stream:
-    """Box and outline of the leftmost matching thing, or nothing."""
-    look = ask.look(size=0.25, colour=0.8, kind=0.85)
-    s = ask.stream("segment").feed(ask.v.prompt("segment", ask.v.encode(_object_text(ask, look))))
-    found = ask.matching(look)
+    """Box and outline of the leftmost matching thing, or nothing; the outline of text is its box."""
+    u = ask.rng.random()
+    extreme = relations.extreme_parts(ask) if 0.12 < u < 0.24 else None
+    if u < (0.12 if ask.scene.printed else 0.04):
+        text, found = reading.text_object(ask)
+    elif extreme:
+        text, found = f"{extreme[0]} {extreme[1].phrase()}", extreme[2]
+    else:
+        look = ask.look(size=0.25, colour=0.8, kind=0.85)
+        text, found = _object_text(ask, look), ask.matching(look)
+    s = ask.stream("segment").feed(ask.v.prompt("segment", ask.v.encode(text)))
     if found:
-        t = ask.things[found[0]]
-        x, y, w, h = ask.scene.box(t)
+        x, y, w, h = ask.box(found[0])
         s.point(x, y, found[0]).extent(w, h)
-        s.say([i for piece in outline_text(t.kind) for i in ask.v.encode(piece)], 0.25)
+        pieces = outline_text(ask.things[found[0]].kind) if found[0] < ask.text else reading.OUTLINE
+        s.say([i for piece in pieces for i in ask.v.encode(piece)], 0.25)
     return s.end()
 
 
 def short_caption(scene: Scene) -> str:
-    """``"3 shapes on a navy background."``; ``"3 stars ..."`` when all are; one thing is named with its colour."""
-    ground = f" on {say.article(say.GROUNDS[scene.ground])} background."
+    """``"3 shapes on a navy background."``; ``"3 stars ..."`` when all are; one thing is named with its colour.
+
+    Printed text comes before the ground: ``"3 shapes and the word STOP on a navy background."``.
+    """
+    text = f" and the {text_name(scene.printed)}" if scene.printed else ""
+    ground = f"{text} on {say.article(say.GROUNDS[scene.ground])} background."
     first, n = scene.things[0], len(scene.things)
     if n == 1:
         noun = f"{say.COLOURS[first.colour]} {say.KINDS[first.kind]}"
@@ -106,29 +128,27 @@ def ground_phrase(scene: Scene) -> str:
 
 
 def normal_caption(scene: Scene) -> str:
-    """``"A large red circle, a small blue star and a medium green ring."``, left to right."""
-    text = say.join_list(["a " + describe(t) for t in scene.things])
+    """``"A large red circle, a small blue star and the word STOP."``: things from the left, then the text."""
+    parts = ["a " + describe(t) for t in scene.things]
+    parts += ["the " + text_name(scene.printed)] if scene.printed else []
+    text = say.join_list(parts)
     return text[0].upper() + text[1:] + "."
 
 
 def long_caption(scene: Scene) -> str:
-    """How many shapes on which ground, then every shape with the ninth of the picture it is in."""
+    """How many shapes on which ground, then every shape (and the text) with the ninth of the picture it is in."""
     n = len(scene.things)
-    text = say.join_list([f"a {describe(t)} at the {place(t)}" for t in scene.things])
+    parts = [f"a {describe(t)} at the {place(t.x, t.y)}" for t in scene.things]
+    if scene.printed:
+        parts.append(f"the {text_name(scene.printed)} at the {place(scene.printed.x, scene.printed.y)}")
+    text = say.join_list(parts)
     many = f"are {n} shapes" if n > 1 else "is 1 shape"
     return f"There {many} on {ground_phrase(scene)}. {text[0].upper() + text[1:]}."
 
 
-def _listing(ask: Ask, s: Stream, places: bool) -> Stream:
-    """All things from the left; at every article the stream notes which thing follows."""
-    for i, t in enumerate(ask.things):
-        last = i == len(ask.things) - 1
-        lead = (" and a" if last else ", a") if i else (" A" if places else "A")
-        s.say(ask.v.encode(lead))
-        s.look_at(i).say(ask.v.encode(" " + describe(t)))
-        if places:
-            s.say(ask.v.encode(" at the " + place(t)), 0.7)
-    return s.say(ask.v.encode("."), 0.3).end(0.3)
+def _listing(ask: Ask, s: Stream, items: list[int], *, places: bool = False) -> Stream:
+    """A sentence that lists things; at every article the stream notes which thing follows."""
+    return ask.mention(s, items, opening=" A" if places else "A", places=places).say(ask.v.encode("."), 0.3).end(0.3)
 
 
 def caption(ask: Ask) -> Stream:
@@ -139,130 +159,102 @@ def caption(ask: Ask) -> Stream:
         return s.say(ask.v.encode(short_caption(ask.scene))).end(0.3)
     if length == "long":
         s.say(ask.v.encode(long_caption(ask.scene).split(". ")[0] + "."))
-    return _listing(ask, s, places=length == "long")
+    return _listing(ask, s, ask.everything(), places=length == "long")
 
 
 def overview(ask: Ask) -> Stream:
-    """What is in the picture: the normal caption as an answer."""
-    return _listing(ask, ask.query("overview", ask.rng.choice(say.LOOK + say.MORE_LOOK)), places=False)
+    """What is in the picture: the normal caption as an answer; asked for its shapes, the same without the text."""
+    if ask.rng.random() < 0.7:
+        return _listing(ask, ask.query("overview", ask.pick(word.LOOK)), ask.everything())
+    return _listing(ask, ask.query("overview", ask.pick(word.SHAPES)), list(range(ask.text)))
 
 
-def _outside(ask: Ask) -> tuple[float, float] | None:
+def _inside(box: Box, x: float, y: float, margin: float = 0.0) -> bool:
+    cx, cy, w, h = box
+    return abs(x - cx) <= w / 2 + margin and abs(y - cy) <= h / 2 + margin
+
+
+def _at(ask: Ask, i: int) -> tuple[float, ...] | None:
+    """A point in a thing (or the text) that no other box holds, or a box that is clearly its own."""
+    rng = ask.rng
+    x, y, w, h = ask.box(i)
+    others = [ask.box(j) for j in ask.everything() if j != i]
+    if rng.random() < 0.5:
+        px, py = x + rng.uniform(-0.25, 0.25) * w, y + rng.uniform(-0.25, 0.25) * h
+        return None if any(_inside(b, px, py, 0.005) for b in others) else (px, py)
+    ref = (x + rng.gauss(0, 0.05) * w, y + rng.gauss(0, 0.05) * h, w * rng.uniform(0.8, 1.25), h * rng.uniform(0.8, 1.25))
+    return None if any(_inside(ref, b[0], b[1]) for b in others) else ref
+
+
+def _nowhere(ask: Ask) -> tuple[float, ...] | None:
+    """A point, or a small box, away from everything."""
+    boxes = [ask.box(i) for i in ask.everything()]
     for _ in range(6):
-        x, y = ask.rng.random(), ask.rng.random()
-        boxes = [ask.scene.box(t) for t in ask.things]
-        if all(abs(x - cx) > w / 2 + 0.03 or abs(y - cy) > h / 2 + 0.03 for cx, cy, w, h in boxes):
-            return x, y
+        w, h = (ask.rng.uniform(0.03, 0.15), ask.rng.uniform(0.03, 0.15)) if ask.rng.random() < 0.3 else (0.0, 0.0)
+        x, y = ask.rng.uniform(w / 2, 1 - w / 2), ask.rng.uniform(h / 2, 1 - h / 2)
+        if not any(_inside((cx, cy, bw + w, bh + h), x, y, 0.03) for cx, cy, bw, bh in boxes):
+            return (x, y, w, h) if w else (x, y)
     return None
 
 
-def here(ask: Ask) -> Stream:
-    """What is at a point or in a box."""
+def here(ask: Ask) -> Stream | None:
+    """What is at a point or in a box: a thing, the text or the background; also its colour or shape."""
     rng = ask.rng
-    i = rng.randrange(len(ask.things))
-    t = ask.things[i]
-    x, y, w, h = ask.scene.box(t)
-    kind, question, reply = rng.choices(
-        (
-            ("here", rng.choice(say.HERE), say.article(describe(t))),
-            ("here_colour", rng.choice(say.HERE_COLOUR), say.COLOURS[t.colour]),
-            ("here_shape", rng.choice(say.HERE_SHAPE), say.KINDS[t.kind]),
-        ),
-        (0.6, 0.2, 0.2),
+    kind, wording = rng.choices(
+        (("here", word.HERE), ("here_colour", word.HERE_COLOUR), ("here_shape", word.HERE_SHAPE)), (0.6, 0.2, 0.2)
     )[0]
-    outside = _outside(ask) if rng.random() < 0.1 else None
-    ref: tuple[float, ...]
-    if outside:
-        ref, kind, question, reply, i = outside, "here", rng.choice(say.HERE), "the background", -1
-    elif rng.random() < 0.5:
-        ref = (x + rng.uniform(-0.25, 0.25) * w, y + rng.uniform(-0.25, 0.25) * h)
-    else:
-        ref = (x + rng.gauss(0, 0.05) * w, y + rng.gauss(0, 0.05) * h, w * rng.uniform(0.8, 1.25),
-               h * rng.uniform(0.8, 1.25))  # fmt: skip
+    u = rng.random()
+    i = ask.text if ask.scene.printed and u < 0.2 else -1 if u < 0.32 else rng.randrange(len(ask.things))
+    ref = _nowhere(ask) if i < 0 else _at(ask, i)
+    reply = _reply_here(ask, kind, i)
+    if ref is None or reply is None:
+        return None
     s = ask.stream(kind).feed(ask.v.templates["query"]["prefix"]).feed_refs(ref)
-    s.feed([*ask.v.encode(ask.vary(question)), *ask.v.templates["query"]["suffix"], ANSWER])
+    s.feed([*ask.v.encode(ask.vary(ask.pick(wording))), *ask.v.templates["query"]["suffix"], ANSWER])
     return ask.answer(s, reply, i)
 
 
-def _grounded(ask: Ask, s: Stream, text: str, found: Sequence[int]) -> Stream:
-    """``<7> text (x y)* <9>``: a phrase and the points it rests on."""
-    s.say([GROUND]).say(ask.v.encode(text))
-    for i in found:
-        s.point(ask.things[i].x, ask.things[i].y, i)
-    return s.say([UNGROUND])
+def _reply_here(ask: Ask, kind: str, i: int) -> str | None:
+    """What to say of a thing, the text, or the background (-1); None when there is nothing clear to say."""
+    printed = ask.scene.printed
+    if i < 0:
+        ground = say.GROUNDS[ask.scene.ground]
+        return {"here": "the background", "here_colour": ground, "here_shape": "There is no shape."}[kind]
+    if i < ask.text:
+        t = ask.things[i]
+        return {"here": say.article(describe(t)), "here_colour": say.COLOURS[t.colour], "here_shape": say.KINDS[t.kind]}[kind]
+    if printed is None or kind == "here_shape":
+        return None
+    return "the " + text_name(printed) if kind == "here" else reading.ink_name(printed.rgb)
 
 
-def _conclude(ask: Ask, s: Stream, reply: str) -> Stream:
-    """The answer after the reasoning: exactly one id 3 between them."""
-    s.say([ANSWER])
-    return ask.answer(s, reply)
-
-
-def reason(ask: Ask) -> Stream | None:
-    """A query with reasoning: point first, then say, then answer."""
-    kind = ask.rng.choices(("count", "exists", "colour", "shape", "relative"), (5, 1, 1, 1, 1))[0]
-    if kind == "count":
-        look, question = questions.count_parts(ask)
-        found = ask.matching(look)
-        s = ask.query("reason_count", question, think=True)
-        if found:
-            _grounded(ask, s, f"Each {look.phrase()}", found).say(ask.v.encode(f": {len(found)} in total."))
-        else:
-            s.say(ask.v.encode(f"I find no {look.phrase(many=True)}."))
-        return _conclude(ask, s, str(len(found)))
-    if kind == "exists":
-        look, question = questions.exists_parts(ask)
-        found = ask.matching(look)
-        s = ask.query("reason_exists", question, think=True)
-        if found:
-            _grounded(ask, s, say.article(look.phrase()).capitalize(), found[:1]).say(ask.v.encode(" is there."))
-        else:
-            s.say(ask.v.encode(f"I find no {look.phrase(many=True)}."))
-        return _conclude(ask, s, "yes" if found else "no")
-    if kind == "relative":
-        related = questions.relative_parts(ask)
-        if related is None:
-            return None
-        question, holds, i, one, j, other = related
-        s = ask.query("reason_relative", question, think=True)
-        _grounded(ask, s, f"The {one.phrase()}", [i]).say(ask.v.encode(" and"))
-        _grounded(ask, s, f" the {other.phrase()}", [j]).say(ask.v.encode("."))
-        return _conclude(ask, s, "yes" if holds else "no")
-    parts = questions.colour_parts(ask) if kind == "colour" else questions.shape_parts(ask)
-    return _reason_attribute(ask, kind, *parts) if parts else None
-
-
-def _reason_attribute(ask: Ask, kind: str, look: Look, found: list[int]) -> Stream:
-    template = ask.rng.choice(say.COLOUR if kind == "colour" else say.SHAPE)
-    s = ask.query("reason_" + kind, template.format(one=look.phrase(), look=look.adjectives()), think=True)
-    if not found:
-        s.say(ask.v.encode(f"I find no {look.phrase()}."))
-        return _conclude(ask, s, f"There is no {look.phrase()}.")
-    t = ask.things[found[0]]
-    reply = say.COLOURS[t.colour] if kind == "colour" else say.KINDS[t.kind]
-    _grounded(ask, s, f"The {look.phrase()}", found[:1])
-    s.say(ask.v.encode(" is " + (reply if kind == "colour" else say.article(reply)) + "."))
-    return _conclude(ask, s, reply)
-
-
-SKILLS: dict[Callable[[Ask], Stream | None], float] = {
-    point: 3.5, detect: 3.2, segment: 1.3, caption: 1.8, overview: 0.6, here: 1.4, reason: 1.6,
-    questions.count: 3.2, questions.colour: 1.6, questions.shape: 1.4, questions.size: 0.7, questions.exists: 1.7,
-    questions.background: 0.7, questions.relative: 1.2, questions.where: 1.2, questions.is_it: 1.1,
-    questions.extreme: 1.1, questions.at_place: 0.8, questions.palette: 0.7, questions.talk: 0.9,
+Maker = Callable[[Ask], Stream | None]
+SKILLS: dict[Maker, float] = {
+    point: 3.6, detect: 3.3, segment: 1.4, caption: 1.9, overview: 0.6, here: 1.4, reason: 2.0,
+    questions.count: 2.6, questions.colour: 1.4, questions.shape: 1.2, questions.size: 0.7, questions.exists: 1.4,
+    questions.background: 0.7, relations.relative: 1.2, questions.where: 1.1, questions.is_it: 1.1,
+    relations.extreme: 1.3, relations.at_place: 0.8, questions.palette: 0.8, talk: 0.9,
+    relations.side: 1.5, relations.next_to: 0.6, relations.count_side: 0.5, groups.groups: 1.2,
+    reading.read: 0.35, reading.written: 0.35, reading.about_text: 0.2,
 }  # fmt: skip
+TEXT_SHARE = {reading.read: 2.2, reading.written: 0.8, reading.about_text: 0.6}
+WITH_TEXT: dict[Maker, float] = {**SKILLS, **TEXT_SHARE}
+WORDED: tuple[Maker, ...] = tuple(maker for maker in SKILLS if maker not in (point, detect, segment, caption))
 
 
 def fill(scene: Scene, rng: random.Random, vocabulary: Vocabulary, length: int, jitter: float) -> list[Stream]:
     """Random requests about one scene until ``length`` positions are used up."""
     out: list[Stream] = []
-    room, misses = length, 0
-    makers, weights = list(SKILLS), list(SKILLS.values())
+    room, misses = length, 0.0
+    shares = WITH_TEXT if scene.printed else SKILLS
+    makers, weights = list(shares), list(accumulate(shares.values()))
     while room > 12 and misses < 4:
-        made = rng.choices(makers, weights)[0](Ask(scene, rng, vocabulary, jitter))
-        if made is None or len(made) > room:
+        made = rng.choices(makers, cum_weights=weights)[0](Ask(scene, rng, vocabulary, jitter))
+        if made is None:
+            misses += 0.4
+        elif len(made) > room:
             misses += 1
-            continue
-        out.append(made)
-        room -= len(made)
+        else:
+            out.append(made)
+            room -= len(made)
     return out

@@ -35,10 +35,14 @@ class Vocabulary:
         self.config: dict[str, Any] = json.loads((assets / "config.json").read_text(encoding="utf-8"))
         self.templates = self.config["tokenizer"]["templates"]
         self._piece = lru_cache(maxsize=None)(lambda piece: tuple(self.tokenizer.encode(piece).ids))
+        self._phrase = lru_cache(maxsize=1 << 14)(self._by_piece)
+
+    def _by_piece(self, text: str) -> tuple[int, ...]:
+        return tuple([i for piece in PIECES.findall(text) for i in self._piece(piece)])
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text of ASCII words; equal to ``tokenizer.encode(text).ids``."""
-        return [i for piece in PIECES.findall(text) for i in self._piece(piece)]
+        return list(self._phrase(text))
 
     def prompt(self, skill: str, body: Sequence[int], suffix: Sequence[int] = ()) -> list[int]:
         """Template prefix, body, template suffix, and one more suffix (queries: 3 or 4)."""
@@ -94,10 +98,20 @@ class Stream:
             position += self.rng.gauss(0, self.jitter)
         return float(min(BINS - 1, max(0, round(position))))
 
+    def _extend(self, ids: Sequence[int]) -> None:
+        n = len(ids)
+        self.ids += ids
+        self.coord += [0.0] * n
+        self.size += [(0.0, 0.0)] * n
+        self.target += [-1] * n
+        self.weight += [0.0] * n
+        self.coord_target += [-1.0] * n
+        self.size_target += [(-1.0, -1.0)] * n
+        self.aim += [-1] * n
+
     def feed(self, ids: Sequence[int]) -> Stream:
         """Prompt tokens: fed, not trained."""
-        for token in ids:
-            self._append(token)
+        self._extend(ids)
         self.prompt_length = len(self.ids)
         return self
 
@@ -112,9 +126,10 @@ class Stream:
 
     def say(self, ids: Sequence[int], weight: float = 1.0) -> Stream:
         """Answer tokens: each is the target of the position before it."""
-        for token in ids:
-            self.target[-1], self.weight[-1] = token, weight
-            self._append(token)
+        start, n = len(self.ids) - 1, len(ids)
+        self._extend(ids)
+        self.target[start : start + n] = ids
+        self.weight[start : start + n] = [weight] * n
         return self
 
     def point(self, x: float, y: float, thing: int = -1, weight: float = 1.0) -> Stream:
@@ -135,6 +150,23 @@ class Stream:
         self.size_target[-1] = places
         self._append(SIZE, size=(bin_size(self._shake(places[0])), bin_size(self._shake(places[1]))))
         return self
+
+    def with_thought(self, thought: Sequence[int]) -> Stream:
+        """This query asked with reasoning: a thought without points, then the same answer."""
+        n = self.prompt_length
+        s = Stream("reason_other", self.jitter, self.rng, self.picture)
+        for token, coord, size in zip([*self.ids[: n - 1], THINK], self.coord[:n], self.size[:n], strict=True):
+            s._append(token, coord, size)
+        s.prompt_length = n
+        s.say(thought, 0.3).say([ANSWER])
+        s.ids += self.ids[n:]
+        s.coord += self.coord[n:]
+        s.size += self.size[n:]
+        for mine, other in ((s.target, self.target), (s.weight, self.weight), (s.coord_target, self.coord_target),
+                            (s.aim, self.aim)):  # fmt: skip
+            mine[-1:] = other[n - 1 :]
+        s.size_target[-1:] = self.size_target[n - 1 :]
+        return s
 
     def look_at(self, thing: int) -> Stream:
         """The last position so far is about ``thing`` (an auxiliary target: where is it)."""
@@ -171,7 +203,7 @@ def blank(rows: int, length: int) -> dict[str, np.ndarray]:
 
 
 def pack_streams(out: dict[str, np.ndarray], row: int, streams: Sequence[Stream], patches: Sequence[int]) -> None:
-    """Write streams into one row. ``patches`` gives the patch index of every thing, for ``aim``."""
+    """Write streams into one row. ``patches`` gives the patch index of every thing (and of the text), for ``aim``."""
     start = 0
     for slot, s in enumerate(streams, 1):
         span = slice(start, start + len(s))
@@ -186,5 +218,5 @@ def pack_streams(out: dict[str, np.ndarray], row: int, streams: Sequence[Stream]
         out["weight"][row, span] = s.weight
         out["coord_target"][row, span] = s.coord_target
         out["size_target"][row, span] = s.size_target
-        out["aim"][row, span] = [patches[i] if i >= 0 else -1 for i in s.aim]
+        out["aim"][row, span] = [patches[i] if 0 <= i < len(patches) else -1 for i in s.aim]
         start += len(s)
