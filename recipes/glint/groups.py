@@ -13,10 +13,11 @@ def two_looks(ask: Ask) -> tuple[Look, Look] | None:
     rng = ask.rng
     one, other = ask.look(size=0.06, strange=0.02), ask.look(size=0.06, strange=0.02)
     if rng.random() < 0.5:
-        one, other = Look(kind=one.kind, noun=one.noun), Look(kind=other.kind, noun=one.noun)
+        noun = ask.noun()
+        one, other = Look(kind=one.kind, noun=noun), Look(kind=other.kind, noun=noun)
         if one.kind < 0 or other.kind < 0:
             colours = rng.sample(range(8), 2)
-            one, other = (Look(colour=c, noun=one.noun) for c in colours)
+            one, other = (Look(colour=c, noun=noun) for c in colours)
     a, b = one.phrase(), other.phrase()
     bare = any(not look.stranger and look.kind < 0 and not look.adjectives() for look in (one, other))
     shared = any(one.matches(t) and other.matches(t) for t in ask.things)
@@ -57,7 +58,10 @@ def exist_both(ask: Ask) -> Stream | None:
     one, other = looks
     either = ask.rng.random() < 0.5
     question = ask.pick(word.EITHER if either else word.BOTH).format(
-        a_one=say.article(one.phrase()), a_other=say.article(other.phrase()), many=one.phrase(True), others=other.phrase(True)
+        a_one=say.article(one.phrase()),
+        a_other=say.article(other.phrase()),
+        many=one.phrase(True),
+        others=other.phrase(True),
     )
     there = [bool(ask.matching(look)) for look in looks]
     return ask.answer(ask.query("exist_both", question), "yes" if (any if either else all)(there) else "no")

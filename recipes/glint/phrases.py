@@ -45,7 +45,6 @@ EXTREMES = {
     "large": ("largest", "biggest"), "small": ("smallest", "tiniest"), "left": ("leftmost",), "right": ("rightmost",),
     "top": ("topmost", "highest", "uppermost"), "bottom": ("bottommost", "lowest"),
 }  # fmt: skip
-INKS = ("black", "white", *COLOURS)
 TEXT_NOUNS = ("text", "word", "number")
 HELD_OUT = {name: w.held_out for name, w in wordings.all_wordings().items()} | {"FAR_AFIELD": HELD_OUT_FAR_AFIELD}
 
@@ -66,8 +65,10 @@ def words() -> list[str]:
     """The tokenizer's corpus: templates, names, and names in their usual surroundings."""
     singles = [*KINDS, *COLOURS, *SIZES, *GROUNDS, *PATTERNS, "shape", "object", "thing", "one", "background"]
     plurals = [*PLURALS, "shapes", "objects", "things"]
-    example = {"many": "stars", "one": "star", "a_one": "a star", "look": "red", "other": "ring", "relation": "above",
-               "a": "plain", "b": "red", "others": "rings", "a_other": "a ring", "noun": "shape", "extreme": "largest"}  # fmt: skip
+    example = {
+        "many": "stars", "one": "star", "a_one": "a star", "look": "red", "other": "ring", "relation": "above",
+        "a": "plain", "b": "red", "others": "rings", "a_other": "a ring", "noun": "shape", "extreme": "largest",
+    }  # fmt: skip
     out: list[str] = ["describe", "query", "detect", "point", "segment", "short", "normal", "long"]
     for word in [*singles, *plurals, *[w for pair in STRANGERS for w in pair]]:
         out += [word, " " + word, " " + word]

@@ -182,7 +182,12 @@ def _at(ask: Ask, i: int) -> tuple[float, ...] | None:
     if rng.random() < 0.5:
         px, py = x + rng.uniform(-0.25, 0.25) * w, y + rng.uniform(-0.25, 0.25) * h
         return None if any(_inside(b, px, py, 0.005) for b in others) else (px, py)
-    ref = (x + rng.gauss(0, 0.05) * w, y + rng.gauss(0, 0.05) * h, w * rng.uniform(0.8, 1.25), h * rng.uniform(0.8, 1.25))
+    ref = (
+        x + rng.gauss(0, 0.05) * w,
+        y + rng.gauss(0, 0.05) * h,
+        w * rng.uniform(0.8, 1.25),
+        h * rng.uniform(0.8, 1.25),
+    )
     return None if any(_inside(ref, b[0], b[1]) for b in others) else ref
 
 
@@ -222,7 +227,11 @@ def _reply_here(ask: Ask, kind: str, i: int) -> str | None:
         return {"here": "the background", "here_colour": ground, "here_shape": "There is no shape."}[kind]
     if i < ask.text:
         t = ask.things[i]
-        return {"here": say.article(describe(t)), "here_colour": say.COLOURS[t.colour], "here_shape": say.KINDS[t.kind]}[kind]
+        return {
+            "here": say.article(describe(t)),
+            "here_colour": say.COLOURS[t.colour],
+            "here_shape": say.KINDS[t.kind],
+        }[kind]
     if printed is None or kind == "here_shape":
         return None
     return "the " + text_name(printed) if kind == "here" else reading.ink_name(printed.rgb)

@@ -101,7 +101,9 @@ def exists_parts(ask: Ask) -> tuple[Look, str]:
     look = ask.look(strange=0.08)
     if look.adjectives() == "" and look.kind < 0 and not look.stranger:
         look = Look(colour=ask.rng.randrange(8), noun=look.noun)
-    return look, ask.pick(word.EXISTS).format(a_one=say.article(look.phrase()), many=look.phrase(many=True), one=look.phrase())
+    return look, ask.pick(word.EXISTS).format(
+        a_one=say.article(look.phrase()), many=look.phrase(many=True), one=look.phrase()
+    )
 
 
 def exists(ask: Ask) -> Stream:
@@ -209,8 +211,12 @@ def _all_are(ask: Ask) -> Stream | None:
     look = Look(kind=first.kind if ask.rng.random() < 0.5 else -1, noun=ask.noun())
     found = ask.matching(look)
     everything = look.kind < 0 and ask.rng.random() < 0.4
-    question = ask.pick(word.EVERYTHING if everything else word.ALL_ARE).format(many=look.phrase(many=True), one=look.phrase(), a=say.COLOURS[colour])
-    return ask.answer(ask.query("is_it", question), "yes" if all(ask.things[i].colour == colour for i in found) else "no")
+    question = ask.pick(word.EVERYTHING if everything else word.ALL_ARE).format(
+        many=look.phrase(many=True), one=look.phrase(), a=say.COLOURS[colour]
+    )
+    return ask.answer(
+        ask.query("is_it", question), "yes" if all(ask.things[i].colour == colour for i in found) else "no"
+    )
 
 
 def palette(ask: Ask) -> Stream:

@@ -7,18 +7,15 @@ import math
 from recipes.glint import phrases as say
 from recipes.glint import wordings as word
 from recipes.glint.ask import Ask, edge_margin, place, text_noun
-from recipes.glint.scenes import COLOUR_RGB
 from recipes.glint.streams import Stream
 
-INK_RGB = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), *COLOUR_RGB)
+INKS = {"black": (0.0, 0.0, 0.0), "white": (1.0, 1.0, 1.0)}
 OUTLINE = ("M", "0", "0", "L", "960", "0", "960", "960", "0", "960", "Z")
 
 
 def ink_name(rgb: tuple[float, float, float]) -> str | None:
-    """The ink's colour, when it is clearly one of the named ones."""
-    away = [math.dist(rgb, other) for other in INK_RGB]
-    near = min(away)
-    return say.INKS[away.index(near)] if near < 0.2 and sorted(away)[1] > 2 * near else None
+    """``"black"`` or ``"white"`` when the ink is that, else None: dark or tinted inks have no clear name."""
+    return next((name for name, pure in INKS.items() if math.dist(rgb, pure) < 0.1), None)
 
 
 def meant(ask: Ask, noun: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Queries with reasoning: point first, then say, then answer. Every grounded phrase rests on the points of what it names."""
+"""Queries with reasoning: point first, then say, then answer. A grounded phrase rests on the points it names."""
 
 from __future__ import annotations
 

@@ -59,7 +59,10 @@ def relative_parts(ask: Ask) -> tuple[str, bool, int, Look, int, Look] | None:
 def relative_question(ask: Ask, side: str, one: Look, other: Look) -> str:
     """``"Is the star left of the red circle?"``."""
     return ask.pick(word.RELATIVE).format(
-        one=one.phrase(), a_one=say.article(one.phrase()), relation=ask.rng.choice(say.RELATIONS[side]), other=other.phrase()
+        one=one.phrase(),
+        a_one=say.article(one.phrase()),
+        relation=ask.rng.choice(say.RELATIONS[side]),
+        other=other.phrase(),
     )
 
 
@@ -191,7 +194,9 @@ def next_to(ask: Ask) -> Stream | None:
 
 def extreme_rank(way: str, t: Thing) -> float:
     """Smaller is more extreme; sizes are compared by the logarithm of the radius."""
-    return {"large": -math.log(t.r), "small": math.log(t.r), "left": t.x, "right": -t.x, "top": t.y, "bottom": -t.y}[way]
+    return {"large": -math.log(t.r), "small": math.log(t.r), "left": t.x, "right": -t.x, "top": t.y, "bottom": -t.y}[
+        way
+    ]
 
 
 def extreme_look(ask: Ask) -> Look:

@@ -43,17 +43,30 @@ COLOUR = Wording(
 )  # fmt: skip
 SHAPE = Wording(
     (
-        "What shape is {look}?", "What shape is the {look} object?", "What shape is the {look} one?",
-        "What shape is the {look} thing?", "Which shape is {look}?", "What is the {look} shape?",
-        "What is the {look} object?", "What is the shape of the {look} object?", "What is the {look} thing?",
-        "Tell me the shape of the {look} object.", "Which shape is the {look} one?", "What is {look}?",
+        "What shape is {look}?",
+        "What shape is the {look} object?",
+        "What shape is the {look} one?",
+        "What shape is the {look} thing?",
+        "Which shape is {look}?",
+        "What is the {look} shape?",
+        "What is the {look} object?",
+        "What is the shape of the {look} object?",
+        "What is the {look} thing?",
+        "Tell me the shape of the {look} object.",
+        "Which shape is the {look} one?",
+        "What is {look}?",
     ),
     ("What shape does the {look} object have?",),
 )
 SIZE = Wording(
     (
-        "What size is the {one}?", "How big is the {one}?", "What is the size of the {one}?", "How large is the {one}?",
-        "{one} size?", "Tell me the size of the {one}.", "What size does the {one} have?",
+        "What size is the {one}?",
+        "How big is the {one}?",
+        "What is the size of the {one}?",
+        "How large is the {one}?",
+        "{one} size?",
+        "Tell me the size of the {one}.",
+        "What size does the {one} have?",
         "How big is the {one} in the picture?",
     ),
     ("Which size is the {one}?",),
@@ -71,9 +84,14 @@ EXISTS = Wording(
 )  # fmt: skip
 BACKGROUND = Wording(
     (
-        "What color is the background?", "What colour is the background?", "What is the color of the background?",
-        "What is the background color?", "Which color is the background?", "background color?",
-        "Tell me the color of the background.", "What color does the background have?",
+        "What color is the background?",
+        "What colour is the background?",
+        "What is the color of the background?",
+        "What is the background color?",
+        "Which color is the background?",
+        "background color?",
+        "Tell me the color of the background.",
+        "What color does the background have?",
         "What color is the background of the picture?",
     ),
     ("What's the background color?",),
@@ -91,13 +109,15 @@ IS_PATTERN = Wording(
 RELATIVE = Wording(
     (
         "Is the {one} {relation} the {other}?", "Is the {one} {relation} the {other} in the picture?",
-        "Is {a_one} {relation} the {other}?", "Is {one} {relation} {other}?", "Do you see the {one} {relation} the {other}?",
+        "Is {a_one} {relation} the {other}?", "Is {one} {relation} {other}?",
+        "Do you see the {one} {relation} the {other}?",
     ),
     ("Does the {one} lie {relation} the {other}?",),
 )  # fmt: skip
 SIDE = Wording(
     (
-        "What is {relation} the {one}?", "What do you see {relation} the {one}?", "What can you see {relation} the {one}?",
+        "What is {relation} the {one}?", "What do you see {relation} the {one}?",
+        "What can you see {relation} the {one}?",
         "What things are {relation} the {one}?", "What lies {relation} the {one}?", "What's {relation} the {one}?",
         "What is {relation} the {one} in the picture?", "List everything {relation} the {one}.",
         "What is there {relation} the {one}?", "what is {relation} {one}",
@@ -106,42 +126,62 @@ SIDE = Wording(
 )  # fmt: skip
 SIDE_SHAPES = Wording(
     (
-        "Which shapes are {relation} the {one}?", "What shapes are {relation} the {one}?",
-        "Which objects are {relation} the {one}?", "What objects do you see {relation} the {one}?",
-        "Which shape is {relation} the {one}?", "List the shapes {relation} the {one}.",
+        "Which shapes are {relation} the {one}?",
+        "What shapes are {relation} the {one}?",
+        "Which objects are {relation} the {one}?",
+        "What objects do you see {relation} the {one}?",
+        "Which shape is {relation} the {one}?",
+        "List the shapes {relation} the {one}.",
         "Which object is {relation} the {one}?",
     ),
     ("Name the shapes {relation} the {one}.",),
 )
 NEXT = Wording(
     (
-        "What is next to the {one}?", "What is closest to the {one}?", "What is nearest to the {one}?",
-        "Which shape is closest to the {one}?", "What is beside the {one}?", "What is near the {one}?",
-        "Which object is next to the {one}?", "Which shape is nearest to the {one}?", "What's next to the {one}?",
+        "What is next to the {one}?",
+        "What is closest to the {one}?",
+        "What is nearest to the {one}?",
+        "Which shape is closest to the {one}?",
+        "What is beside the {one}?",
+        "What is near the {one}?",
+        "Which object is next to the {one}?",
+        "Which shape is nearest to the {one}?",
+        "What's next to the {one}?",
         "What is the closest shape to the {one}?",
     ),
     ("What lies next to the {one}?",),
 )
 COUNT_SIDE = Wording(
     (
-        "How many {many} are {relation} the {one}?", "How many {many} do you see {relation} the {one}?",
-        "Count the {many} {relation} the {one}.", "How many {many} are there {relation} the {one}?",
+        "How many {many} are {relation} the {one}?",
+        "How many {many} do you see {relation} the {one}?",
+        "Count the {many} {relation} the {one}.",
+        "How many {many} are there {relation} the {one}?",
         "How many {many} {relation} the {one}?",
     ),
     ("How many {many} can you see {relation} the {one}?",),
 )
 WHERE = Wording(
     (
-        "Where is the {one}?", "Where is the {one} in the picture?", "Where do you see the {one}?",
-        "Where can I find the {one}?", "In which part of the picture is the {one}?", "Where's the {one}?",
-        "Where is {a_one}?", "What is the position of the {one}?",
+        "Where is the {one}?",
+        "Where is the {one} in the picture?",
+        "Where do you see the {one}?",
+        "Where can I find the {one}?",
+        "In which part of the picture is the {one}?",
+        "Where's the {one}?",
+        "Where is {a_one}?",
+        "What is the position of the {one}?",
     ),
     ("Where in the image is the {one}?",),
 )
 WHERE_ALL = Wording(
     (
-        "Where are the {many}?", "Where are the {many} in the picture?", "Where do you see {many}?",
-        "Where are {many}?", "Where can I find the {many}?", "Where are all the {many}?",
+        "Where are the {many}?",
+        "Where are the {many} in the picture?",
+        "Where do you see {many}?",
+        "Where are {many}?",
+        "Where can I find the {many}?",
+        "Where are all the {many}?",
     ),
     ("Where in the image are the {many}?",),
 )
@@ -264,26 +304,56 @@ BOTH = Wording(
 )  # fmt: skip
 READ = Wording(
     (
-        "What does it say?", "What is written here?", "Read the text.", "What is the text?", "What does the text say?",
-        "What is written?", "What is written in the picture?", "What text is shown?", "What does the picture say?",
-        "What text do you see?", "What is printed?", "Read it.", "read this", "What is the printed text?",
-        "What does the image say?", "What text is in the image?", "Read the text in the picture.",
+        "What does it say?",
+        "What is written here?",
+        "Read the text.",
+        "What is the text?",
+        "What does the text say?",
+        "What is written?",
+        "What is written in the picture?",
+        "What text is shown?",
+        "What does the picture say?",
+        "What text do you see?",
+        "What is printed?",
+        "Read it.",
+        "read this",
+        "What is the printed text?",
+        "What does the image say?",
+        "What text is in the image?",
+        "Read the text in the picture.",
     ),
     ("What text can you see?", "Please read the text."),
 )
 READ_ONE = Wording(
     (
-        "What {one} is printed?", "What is the {one}?", "Which {one} is shown?", "What {one} is shown?",
-        "Read the {one}.", "What {one} do you see?", "What does the {one} say?", "Which {one} is printed?",
-        "Which {one} is it?", "What {one} is in the picture?", "What {one} is written here?", "Tell me the {one}.",
+        "What {one} is printed?",
+        "What is the {one}?",
+        "Which {one} is shown?",
+        "What {one} is shown?",
+        "Read the {one}.",
+        "What {one} do you see?",
+        "What does the {one} say?",
+        "Which {one} is printed?",
+        "Which {one} is it?",
+        "What {one} is in the picture?",
+        "What {one} is written here?",
+        "Tell me the {one}.",
     ),
     ("What {one} can you see?",),
 )
 WRITTEN = Wording(
     (
-        "Is there any text?", "Is there text?", "Is there text in the picture?", "Does the image contain text?",
-        "Is something written?", "Is there any text in the image?", "Do you see any text?", "any text?",
-        "Is anything written here?", "Is anything printed?", "Can you see text?",
+        "Is there any text?",
+        "Is there text?",
+        "Is there text in the picture?",
+        "Does the image contain text?",
+        "Is something written?",
+        "Is there any text in the image?",
+        "Do you see any text?",
+        "any text?",
+        "Is anything written here?",
+        "Is anything printed?",
+        "Can you see text?",
     ),
     ("Can you find any text?",),
 )

@@ -69,7 +69,7 @@ def test_packed_streams_equal_single_requests(net, vocabulary):
     rng = random.Random(1)
     scene = make_scene(rng)
     some = prompts.fill(scene, rng, vocabulary, 120, 0.0)
-    some.append(prompts.questions.talk(text_only_ask(scene, vocabulary)))
+    some.append(prompts.talk(text_only_ask(scene, vocabulary)))
     packed = blank(1, sum(len(s) for s in some) + 3)
     pack_streams(packed, 0, some, [0] * len(scene.things))
     t = {k: torch.from_numpy(v) for k, v in packed.items()}
@@ -96,7 +96,7 @@ def text_only_ask(scene, vocabulary):
     """An Ask whose small talk comes without a picture."""
     for seed in range(50):
         ask = Ask(scene, random.Random(seed), vocabulary)
-        if not prompts.questions.talk(Ask(scene, random.Random(seed), vocabulary)).picture:
+        if not prompts.talk(Ask(scene, random.Random(seed), vocabulary)).picture:
             return ask
     raise AssertionError
 

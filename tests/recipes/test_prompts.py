@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from recipes.glint import prompts
 from recipes.glint.ask import Ask
-from recipes.glint.scenes import make_scene
+from recipes.glint.scenes import Printed, make_scene
 from recipes.glint.streams import (
     COORD,
     EOS,
@@ -85,11 +86,35 @@ def test_outline_pieces_are_single_tokens(vocabulary):
 
 def test_captions_are_what_the_grammar_says(vocabulary):
     written = {"short": prompts.short_caption, "normal": prompts.normal_caption, "long": prompts.long_caption}
-    for seed in range(60):
+    for seed in range(90):
         scene = make_scene(random.Random(seed))
+        if seed % 3 == 0:
+            scene = replace(scene, printed=Printed(("STOP", "417")[seed % 2], 0.5, 0.2, 0.3, 0.1, (0.0, 0.0, 0.0)))
         s = prompts.caption(Ask(scene, random.Random(seed), vocabulary))
         text = written[s.skill.split("_")[1]](scene)
         assert vocabulary.tokenizer.encode(text).ids == s.answer_ids()
+
+
+def test_captions_mention_the_text_last():
+    one = replace(make_scene(random.Random(3)), printed=Printed("417", 0.5, 0.2, 0.3, 0.1, (0.0, 0.0, 0.0)))
+    one = replace(one, things=one.things[:1], ground=5)
+    assert " and the number 417 on a navy background." in prompts.short_caption(one)
+    assert prompts.normal_caption(one).endswith(" and the number 417.")
+    assert prompts.long_caption(one).endswith(" and the number 417 at the top.")
+
+
+def test_the_longest_caption_is_far_from_the_limit(vocabulary):
+    scene = make_scene(random.Random(3))
+    thing = replace(scene.things[0], size=1, colour=7, kind=7, x=0.9, y=0.9)
+    printed = Printed("SCHOOL", 0.5, 0.2, 0.3, 0.1, (0.0, 0.0, 0.0))
+    full = replace(scene, things=(thing,) * 8, ground=7, pattern=4, printed=printed)
+    assert len(vocabulary.encode(prompts.long_caption(full))) < 128
+
+
+def test_streams_fit_the_context(vocabulary):
+    for seed in range(30):
+        rng = random.Random(seed)
+        assert all(len(s) < 200 for s in prompts.fill(make_scene(rng), rng, vocabulary, 700, 0.0))
 
 
 def test_counts_are_true(vocabulary):
