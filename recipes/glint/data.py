@@ -68,6 +68,12 @@ def patch_of(x: float, y: float) -> int:
     return min(GRID - 1, int(y * GRID)) * GRID + min(GRID - 1, int(x * GRID))
 
 
+def aims(scene: Scene) -> list[int]:
+    """The patches of all things and then of the printed text: what an answer's words are about."""
+    text = scene.text_box()
+    return [patch_of(t.x, t.y) for t in scene.things] + ([patch_of(*text[:2])] if text else [])
+
+
 def loss_positions(packed: dict[str, np.ndarray], pictures: int) -> dict[str, np.ndarray]:
     """Flat indices of positions with a loss, ``at_<kind> [capacity]``, and 0/1 weights ``on_<kind>``."""
     live = {
@@ -110,7 +116,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         ]
         for row, scene in enumerate(scenes):
             streams = fill(scene, rng, vocabulary, self.length, self.jitter)
-            pack_streams(packed, row, streams, [patch_of(t.x, t.y) for t in scene.things])
+            pack_streams(packed, row, streams, aims(scene))
         return {**packed, **scene_arrays(scenes), **loss_positions(packed, self.pictures)}
 
 

@@ -77,8 +77,9 @@ def test_an_encoded_question_is_the_prompt_again(vocabulary):
 
 def test_wanted_places_are_those_of_the_scene(papers):
     for paper in papers:
-        centres = [(t.x, t.y) for t in paper.scene.things]
-        boxes = [exam.edges(*paper.scene.box(t)) for t in paper.scene.things]
+        found = [paper.scene.box(t) for t in paper.scene.things]
+        found += [box for box in [paper.scene.text_box()] if box]
+        centres, boxes = [box[:2] for box in found], [exam.edges(*box) for box in found]
         for q in paper.questions:
             for point in q.want.points:
                 assert any(point == pytest.approx(c, abs=1e-6) for c in centres)
