@@ -95,7 +95,6 @@ def test_a_row_for_each_number_of_streams_and_depth_with_every_column(report: di
     assert [(row["streams"], row["depth"]) for row in report["rows"]] == [(1, 1), (1, 2), (ROWS, 1), (ROWS, 2)]
     for row in report["rows"]:
         assert set(COLUMNS) <= set(row)
-        assert row["predicted_gain"] is None
         assert row["idle_ms"] == pytest.approx(0.02) and row["trace"]["missing"] == 0
         assert FIRST < row["context"] < ENDS[1] + 3
         assert row["period_ms"] >= row["device_ms"] > 0
@@ -118,6 +117,23 @@ def test_gains_compare_with_depth_1(report: dict[str, Any]) -> None:
         assert blocking["observed_gain"] == 0
         right = pipelined["tokens_per_s"] / blocking["tokens_per_s"] - 1
         assert pipelined["observed_gain"] == pytest.approx(right, abs=1e-4)
+
+
+def test_gains_are_predicted_from_the_parts_of_depth_1_where_its_graphs_were_measured(report: dict[str, Any]) -> None:
+    rows = {(row["streams"], row["depth"]): row for row in report["rows"]}
+    assert rows[1, 1]["predicted_gain"] is None and rows[1, 2]["predicted_gain"] is None
+    blocking, pipelined = rows[ROWS, 1], rows[ROWS, 2]
+    host = blocking["plan_ms"] + blocking["launch_ms"] + blocking["commit_ms"]
+    period = max(0.75, host, blocking["period_ms"] / 2)
+    length = (blocking["answer_tokens"] + pipelined["answer_tokens"]) / 2
+    right = blocking["period_ms"] / period * (1 - 1 / length) - 1
+    assert blocking["predicted_gain"] == 0
+    assert pipelined["predicted_gain"] == pytest.approx(right, rel=1e-3)
+
+
+def test_the_rows_say_how_long_the_answers_were(report: dict[str, Any]) -> None:
+    for row in report["rows"]:
+        assert ENDS[0] - FIRST <= row["answer_tokens"] <= ENDS[1] - FIRST + 1
 
 
 def test_a_section_that_fails_is_noted_and_the_rest_goes_on(report: dict[str, Any]) -> None:
@@ -204,6 +220,6 @@ def test_a_report_with_a_hole_is_not_complete() -> None:
 
 
 def test_gains_without_a_blocking_row_stay_null() -> None:
-    rows = {(8, 2): {"tokens_per_s": 5.0, "observed_gain": None}}
+    rows = {(8, 2): {"streams": 8, "depth": 2, "tokens_per_s": 5.0, "observed_gain": None}}
     fill_gains(rows)
-    assert rows[8, 2]["observed_gain"] is None
+    assert rows[8, 2]["observed_gain"] is None and rows[8, 2]["predicted_gain"] is None

@@ -13,6 +13,8 @@ In: a `Rig` (a model on a device, and what can be measured on it) and `Options`.
   `gap_ms`, from the device's own marks and without a profiler, is beside it: from behind a step's last copy to the
   next step's first kernel.
 - `plan_ms`, `launch_ms`, `commit_ms`: the host's parts, timed around the loop (`bench.timed`).
+- `predicted_gain`: what depth should bring by the parts of the row of depth 1 (`bench.cost_model`), beside what it
+  brought, `observed_gain`. `answer_tokens` is the mean length of the answers.
 - `roofline_share`: the bytes a step must read over the bandwidth measured just before (`bench.roofline`), as a part of
   the period.
 
@@ -32,6 +34,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
+from gapless.bench.cost_model import predict_rows
 from gapless.bench.hostpart import NULL, ROWS, HostPart, measure_null, measure_rows
 from gapless.bench.roofline import Roofline, gain
 from gapless.bench.timed import Session
@@ -122,6 +125,8 @@ class Bench:
     now: Callable[[], float] = perf_counter
     rows: dict[Key, Row] = field(default_factory=dict)
     waves: dict[Key, list[Wave]] = field(default_factory=dict)
+    answered: dict[Key, int] = field(default_factory=dict)
+    """Tokens of all answers in a row's waves."""
     host: list[HostPart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -205,10 +210,14 @@ class Bench:
         ride(self.rig.session(depth), questions(rows, self._ask(rows), self.rig.side), steps=5)
 
     def _wave(self, streams: int, depth: int) -> None:
-        wave = ride(self.rig.session(depth), questions(streams, self._ask(streams), self.rig.side))
-        taken = self.waves.setdefault((streams, depth), [])
+        key, session = (streams, depth), self.rig.session(depth)
+        before = session.engine.counters.tokens
+        wave = ride(session, questions(streams, self._ask(streams), self.rig.side))
+        taken = self.waves.setdefault(key, [])
         taken.append(wave)
-        self.rows[streams, depth] = row_of(taken, depth, self.rig.roofline)
+        self.answered[key] = self.answered.get(key, 0) + session.engine.counters.tokens - before
+        self.rows[key] = row_of(taken, depth, self.rig.roofline)
+        self.rows[key]["answer_tokens"] = _rounded(self.answered[key] / (len(taken) * streams))
 
     def _settle(self, streams: int, depth: int) -> Session:
         session = self.rig.session(depth)
@@ -289,7 +298,10 @@ def row_of(waves: Sequence[Wave], depth: int, roofline: Roofline) -> Row:
 
 
 def fill_gains(rows: Mapping[Key, Row]) -> None:
-    """Each row's throughput over that of depth 1 with as many streams, where there is one."""
+    """Each row's throughput over that of depth 1 with as many streams, as it should be and as it is, where there is
+    one."""
+    for row, predicted in zip(rows.values(), predict_rows(list(rows.values())), strict=True):
+        row["predicted_gain"] = _rounded(predicted)
     for (streams, _), row in rows.items():
         blocking = rows.get((streams, 1))
         if blocking is not None:
