@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from recipes.glint.compression import compress
 from recipes.glint.paint import MOST, paint
 from recipes.glint.prompts import fill
@@ -26,6 +27,7 @@ TILINGS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 4), (4, 1))
 SHARES = (75 / 192, 30 / 192, 30 / 192, 33 / 192, 6 / 192, 6 / 192, 6 / 192, 6 / 192)
 ASPECTS = ((0.6, 1.7), (1.0, 2.6), (1 / 2.6, 1.0), (0.6, 1.7), (1.9, 4.0), (1 / 4.0, 1 / 1.9), (3.5, 5.5),
            (1 / 5.5, 1 / 3.5))  # fmt: skip
+SMALL = (96, 128, 176)
 PER_PICTURE = {"token": 172, "coord": 30, "size": 6.6, "aim": 27}
 Groups = tuple[tuple[int, int, int], ...]
 
@@ -35,6 +37,12 @@ def groups(pictures: int) -> Groups:
     counts = [round(pictures * share) for share in SHARES]
     counts[0] += pictures - sum(counts)
     return tuple((n, rows, cols) for n, (rows, cols) in zip(counts, TILINGS, strict=True) if n)
+
+
+def small_pictures(tilings: Groups) -> list[tuple[int, int, int]]:
+    """(first, end, side) of the pictures that are small: three in ten of those with one tile, which come first."""
+    share = tilings[0][0] // 10 if tilings[0][1:] == (1, 1) else 0
+    return [(i * share, (i + 1) * share, side) for i, side in enumerate(SMALL) if share]
 
 
 def random_aspect(rng: random.Random, rows: int, cols: int) -> float:
@@ -108,12 +116,19 @@ class Batches(IterableDataset[dict[str, Tensor]]):
             yield {k: torch.from_numpy(v) for k, v in self.make(rng, vocabulary).items()}
             count += 1
 
+    def scenes(self, rng: random.Random) -> list[Scene]:
+        """Scenes in the order of their tilings; where they will be small, their letters are larger."""
+        tilings = groups(self.pictures)
+        aspects = [random_aspect(rng, rows, cols) for n, rows, cols in tilings for _ in range(n)]
+        sides = [float(SIDE)] * self.pictures
+        for first, end, side in small_pictures(tilings):
+            sides[first:end] = [side / math.sqrt(max(a, 1 / a)) for a in aspects[first:end]]
+        return [make_scene(rng, aspect, side) for aspect, side in zip(aspects, sides, strict=True)]
+
     def make(self, rng: random.Random, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
         """One batch as arrays."""
         packed = blank(self.pictures, self.length)
-        scenes = [
-            make_scene(rng, random_aspect(rng, rows, cols)) for n, rows, cols in groups(self.pictures) for _ in range(n)
-        ]
+        scenes = self.scenes(rng)
         for row, scene in enumerate(scenes):
             streams = fill(scene, rng, vocabulary, self.length, self.jitter)
             pack_streams(packed, row, streams, aims(scene))
@@ -159,16 +174,24 @@ def _paint_crops(
     return [((0.5 + (p - 0.5) * gain + bias).clamp(0, 1) * 255).round() / 127.5 - 1 for p in planes]
 
 
+def blow_up(crops: Tensor, side: int) -> Tensor:
+    """Crops as a picture of ``side`` pixels gives them after its enlargement."""
+    few = F.interpolate(crops, (side, side), mode="bilinear", antialias=True)
+    return F.interpolate(few, crops.shape[-2:], mode="bicubic").clamp(-1, 1)
+
+
 class Renderer:
     """Renders the crops of a batch on a device; edges are softened at random, as resizing would.
 
     ``worn`` is the share of crops that are compressed as a JPEG file would be; when it is above 0, brightness and
-    contrast of every picture vary a little too. For training: at 0 the crops are those of the clean picture.
+    contrast of every picture vary a little too, and :func:`small_pictures` are blown up from few pixels. For training:
+    at 0 the crops are those of the clean picture.
     """
 
     def __init__(self, tilings: Groups, device: torch.device, compiled: bool = False, worn: float = 0.0) -> None:
         frames = torch.from_numpy(crop_frames(tilings)).to(device)
         self.picture, self.frame, self.worn = frames[:, 0].long(), frames[:, 1:].float(), worn
+        self.small = small_pictures(tilings) if worn > 0 else []
         self.paint = torch.compile(_paint_crops, dynamic=False) if compiled else _paint_crops
         self.compress = torch.compile(compress, dynamic=False) if compiled else compress
 
@@ -188,6 +211,8 @@ class Renderer:
             self.frame, numbers, batch["things"][p], batch["ground"][p], noise, batch["letters"], self.picture
         )
         crops = torch.stack(planes, 1)
+        for first, end, side in self.small:
+            crops[first:end] = blow_up(crops[first:end], side)
         some = round(self.worn * len(p))
         if some:
             chosen = torch.randperm(len(p), device=root.device)[:some]

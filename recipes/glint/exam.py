@@ -103,7 +103,7 @@ def set_paper(seed: int, number: int, vocabulary: Vocabulary) -> Paper:
     """Scene ``number`` of an evaluation with this seed, drawn, with its questions."""
     rng = random.Random(f"{seed}:{number}")
     width, height = picture_size(rng)
-    scene = make_scene(rng, width / height)
+    scene = make_scene(rng, width / height, math.sqrt(width * height))
     if scene.letter_cell(width, height) < LEGIBLE:
         scene = dataclasses.replace(scene, printed=None)
     jpeg = rng.random() < JPEG_SHARE

@@ -21,7 +21,7 @@ GROUND_RGB = (
 )  # fmt: skip
 INKS = ((0.04, 0.04, 0.04), (0.97, 0.97, 0.97), (0.05, 0.08, 0.32), (0.30, 0.03, 0.05), (0.02, 0.22, 0.10),
         (0.98, 0.95, 0.78))  # fmt: skip
-LETTER_HEIGHT = (0.07, 0.16)
+LETTER_HEIGHT, TALLEST = (0.07, 0.16), 0.25
 LEGIBLE = 1.45
 PRINTED_SHARE, RANDOM_SHARE = 0.35, 0.15
 LETTERS = "".join(c for c in FONT if c.isalpha())
@@ -120,16 +120,16 @@ def _text(rng: random.Random) -> str:
     return str(rng.randrange(10 ** rng.randint(1, 3)))
 
 
-def lowest_letters(aspect: float) -> float:
-    """Height in units from which letters are legible when the whole picture is shrunk to one crop of 224 pixels."""
-    return max(LETTER_HEIGHT[0], ROWS * LEGIBLE * math.sqrt(max(aspect, 1 / aspect)) / 224)
+def lowest_letters(aspect: float, side: float) -> float:
+    """Height in units from which letters are legible: in the picture itself, and in its one crop of 224 pixels."""
+    return max(LETTER_HEIGHT[0], ROWS * LEGIBLE * max(math.sqrt(max(aspect, 1 / aspect)) / 224, 1 / side))
 
 
-def print_text(rng: random.Random, aspect: float, ground: Ground) -> Printed | None:
-    """A word or number somewhere in the picture; None for the larger part of the pictures."""
-    if rng.random() >= PRINTED_SHARE:
+def print_text(rng: random.Random, aspect: float, side: float, ground: Ground) -> Printed | None:
+    """A word or number somewhere in a picture of ``side ** 2`` pixels; None for most pictures, and where none fits."""
+    root, low = math.sqrt(aspect), lowest_letters(aspect, side)
+    if rng.random() >= PRINTED_SHARE or low > TALLEST:
         return None
-    root, low = math.sqrt(aspect), lowest_letters(aspect)
     text = _text(rng)
     while columns(text) * low / ROWS > 0.85 * root:
         text = _text(rng)

@@ -178,11 +178,14 @@ def visible(rng: random.Random, colour: int, ground: Ground) -> RGB:
     return COLOUR_RGB[colour]
 
 
-def make_scene(rng: random.Random, aspect: float | None = None) -> Scene:
-    """A random scene of 1..8 things; some repeat the first one's colour or kind so that counts above one are common."""
+def make_scene(rng: random.Random, aspect: float | None = None, side: float = 224.0) -> Scene:
+    """A random scene of 1..8 things; some repeat the first one's colour or kind so that counts above one are common.
+
+    ``side`` is the root of the number of pixels it will be drawn with, if small: printed letters are then large enough.
+    """
     a = aspect if aspect is not None else math.exp(rng.uniform(-math.log(3), math.log(3)))
     ground = make_ground(rng)
-    making = _Table(rng, a, print_text(rng, a, ground))
+    making = _Table(rng, a, print_text(rng, a, side, ground))
     head = (rng.randrange(8), rng.randrange(8))
     for i in range(rng.randint(1, MOST)):
         kind, colour = head if i == 0 else (rng.randrange(8), rng.randrange(8))

@@ -10,7 +10,18 @@ import pytest
 import torch
 from recipes.glint import grounds, letters, scenes, shapes
 from recipes.glint.compression import compress
-from recipes.glint.data import ASPECTS, TILINGS, Renderer, crop_frames, groups, random_aspect, scene_arrays
+from recipes.glint.data import (
+    ASPECTS,
+    TILINGS,
+    Batches,
+    Renderer,
+    blow_up,
+    crop_frames,
+    groups,
+    random_aspect,
+    scene_arrays,
+    small_pictures,
+)
 from recipes.glint.phrases import KINDS, PATTERNS, WORDS
 
 
@@ -146,6 +157,16 @@ def test_the_text_box_is_the_box_of_the_drawn_ink(text, size):
     assert np.abs(np.subtract(got, want)).max() <= 1
 
 
+def test_letters_of_small_pictures_are_larger():
+    for seed in range(200):
+        scene = scenes.make_scene(random.Random(seed), 1.3, 96.0)
+        assert scene.printed is None or scene.letter_cell(109, 84) >= 1.4
+        assert scenes.make_scene(random.Random(seed), 1.3, 30.0).printed is None
+    tilings = ((40, 1, 1), (10, 1, 2))
+    assert small_pictures(tilings) == [(0, 4, 96), (4, 8, 128), (8, 12, 176)] and not small_pictures(tilings[1:])
+    assert len(Batches(0, 64, 383).scenes(random.Random(0))) == 64
+
+
 def test_every_glyph_differs_fills_its_rows_and_every_word_fits():
     seen = {c: letters.bitmap(c) for c in letters.FONT}
     assert len({(b.shape, b.tobytes()) for b in seen.values()}) == 36
@@ -190,6 +211,8 @@ def test_worn_crops_differ_a_little_and_keep_their_noise():
     drawn = [scenes.make_scene(random.Random(seed), 1.0) for seed in range(6)]
     clean, worn = (crops_of(drawn, ((6, 1, 1),), worn=w) for w in (0.0, 1.0))
     assert 0 < (clean - worn).abs().mean() < 0.12 and worn.abs().max() <= 1
+    flat = torch.full((1, 3, 224, 224), 0.25)
+    assert torch.allclose(blow_up(flat, 96), flat) and (blow_up(clean, 96) - clean).abs().mean() > 0.01
     noise = (torch.randn(2, 3, 64, 64) * 0.08).clamp(-1, 1)
     for flat, step in ((0.0, 0.01), (0.3, 0.06)):
         rounded = compress(noise + flat, torch.full((2,), step))
