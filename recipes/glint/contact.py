@@ -35,16 +35,20 @@ def write_sheets(worst: Sequence[Mapping[str, Any]], seed: int, vocabulary: Voca
 
 def sheet(examples: Sequence[Mapping[str, Any]], seed: int, vocabulary: Vocabulary) -> Image.Image:
     """The examples in rows of three."""
-    height = PICTURE + LINES * LINE + 2 * PAD
-    columns, rows = min(COLUMNS, len(examples)), -(-len(examples) // COLUMNS)
-    out = Image.new("RGB", (columns * TILE, rows * height), PAPER)
-    for i, example in enumerate(examples):
-        tile = _tile(example, seed, vocabulary, height)
-        out.paste(tile, (i % COLUMNS * TILE, i // COLUMNS * height))
+    tiles = [_tile(example, seed, vocabulary) for example in examples]
+    rows = [tiles[i : i + COLUMNS] for i in range(0, len(tiles), COLUMNS)]
+    heights = [max(tile.height for tile in row) for row in rows]
+    out = Image.new("RGB", (min(COLUMNS, len(tiles)) * TILE, sum(heights)), PAPER)
+    top = 0
+    for row, height in zip(rows, heights, strict=True):
+        for i, tile in enumerate(row):
+            out.paste(tile, (i * TILE, top))
+        top += height
     return out
 
 
-def _tile(example: Mapping[str, Any], seed: int, vocabulary: Vocabulary, height: int) -> Image.Image:
+def _tile(example: Mapping[str, Any], seed: int, vocabulary: Vocabulary) -> Image.Image:
+    """One picture with what was wanted and what was got, and the words under it."""
     paper = set_paper(seed, example["scene"], vocabulary)
     picture = Image.open(io.BytesIO(paper.file)).convert("RGB")
     scale = min((TILE - 2 * PAD) / picture.width, PICTURE / picture.height)
@@ -53,9 +57,9 @@ def _tile(example: Mapping[str, Any], seed: int, vocabulary: Vocabulary, height:
     draw_places(picture, example["got"], GOT)
     draw_places(picture, {"points": [r for r in example["refs"] if len(r) == 2],
                           "boxes": [r for r in example["refs"] if len(r) == 4]}, INK)  # fmt: skip
-    tile = Image.new("RGB", (TILE, height), PAPER)
+    tile = Image.new("RGB", (TILE, picture.height + LINES * LINE + 3 * PAD), PAPER)
     tile.paste(picture, (PAD, PAD))
-    pen, font, y = ImageDraw.Draw(tile), ImageFont.load_default(size=11), PICTURE + PAD
+    pen, font, y = ImageDraw.Draw(tile), ImageFont.load_default(size=11), picture.height + 2 * PAD
     lines = [(f"scene {example['scene']}: {example['skill']} {example['asked']}", INK)]
     lines += [(f"want: {in_words(example['want'])}", WANT), (f"got: {in_words(example['got'])}", GOT)]
     for text, ink in lines:

@@ -206,10 +206,22 @@ def worst(marks: Sequence[Mark]) -> list[dict[str, Any]]:
         key=lambda entry: (entry[0]["value"], entry[1]),
     )
     return [
-        {"category": name, "right": score, "examples": [example(m) for m in some if not m.right][:EXAMPLES]}
+        {"category": name, "right": score, "examples": examples(some)}
         for score, name, some in ranked[:WORST]
         if score["value"] < 1
     ]
+
+
+def examples(marks: Sequence[Mark]) -> list[dict[str, Any]]:
+    """A few wrong answers, from as many scenes as there are."""
+    wrong = [m for m in marks if not m.right]
+    seen: Counter[int] = Counter()
+    turns = []
+    for m in wrong:
+        turns.append(seen[m.number])
+        seen[m.number] += 1
+    order = sorted(range(len(wrong)), key=turns.__getitem__)
+    return [example(wrong[i]) for i in order[:EXAMPLES]]
 
 
 def example(m: Mark) -> dict[str, Any]:

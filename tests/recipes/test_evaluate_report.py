@@ -125,3 +125,9 @@ def test_worst_categories_come_first_with_wrong_examples_only():
     assert found[0]["examples"][0]["want"] == {"text": "red"} and found[0]["examples"][0]["got"] == {"text": "blue"}
     assert "kind good" not in [e["category"] for e in found] and "kind rare" not in [e["category"] for e in found]
     json.dumps(found)
+
+
+def test_examples_come_from_as_many_scenes_as_there_are():
+    marks = [m for number in (3, 5, 9) for m in queries(1, 4, number=number)]
+    assert [e["scene"] for e in report.examples(marks)] == [3, 5, 9, 3, 5, 9]
+    assert report.examples(queries(4, 0)) == []
