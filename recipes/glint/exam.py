@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from PIL import Image
-from recipes.glint import prompts
+from recipes.glint import prompts, reading
 from recipes.glint.ask import Ask
 from recipes.glint.phrases import PATTERNS, WORDS
 from recipes.glint.scenes import Scene, draw, make_scene
@@ -36,6 +36,8 @@ CORE: tuple[Maker, ...] = (
 )  # fmt: skip
 OTHERS: tuple[Maker, ...] = tuple(maker for maker in prompts.SKILLS if maker not in CORE)
 OTHERS_PER_SCENE = 5
+WORDED: tuple[Maker, ...] = (prompts.reason, prompts.here, *OTHERS)
+"""The kinds of questions that have wordings which training never uses; one such question is asked per scene."""
 TRIES = 4
 FINE_RAYS = 96
 LEGIBLE = 1.4
@@ -108,11 +110,15 @@ def set_paper(seed: int, number: int, vocabulary: Vocabulary) -> Paper:
         scene = dataclasses.replace(scene, printed=None)
     jpeg = rng.random() < JPEG_SHARE
     file = picture_file(scene, width, height, rng.randrange(2**31), jpeg)
+    asked = [(maker, False) for maker in makers_of(number)] + [(WORDED[number % len(WORDED)], True)]
+    if scene.printed and reading.read not in makers_of(number):
+        asked.append((reading.read, False))
     questions = []
-    for maker in makers_of(number):
-        made = next((s for s in (maker(Ask(scene, rng, vocabulary)) for _ in range(TRIES)) if s is not None), None)
+    for maker, unseen in asked:
+        tries = (maker(Ask(scene, rng, vocabulary, unseen=unseen)) for _ in range(TRIES))
+        made = next((s for s in tries if s is not None), None)
         if made is not None:
-            questions.append(question_of(made, scene, vocabulary))
+            questions.append(question_of(made, scene, vocabulary, unseen))
     groups = groups_of(scene, width, height) | {"file": "jpeg" if jpeg else "png"}
     return Paper(number, scene, width, height, file, tuple(questions), groups)
 
@@ -158,7 +164,7 @@ def edges(x: float, y: float, w: float, h: float) -> Box:
     return low_x, low_y, high_x, high_y
 
 
-def question_of(s: Stream, scene: Scene, v: Vocabulary) -> Question:
+def question_of(s: Stream, scene: Scene, v: Vocabulary, unseen: bool = False) -> Question:
     """A stream as its user would ask it, and what it teaches as the answer that is wanted."""
     skill = s.skill if s.skill in ("point", "detect", "segment") else s.skill.partition("_")[0]
     skill = skill if skill in ("point", "detect", "segment", "caption") else "query"
@@ -166,7 +172,7 @@ def question_of(s: Stream, scene: Scene, v: Vocabulary) -> Question:
     reasoning = skill == "query" and prompt[-1] == THINK
     return Question(
         skill, s.skill, s.skill.partition("_")[2] if skill == "caption" else asked_text(s, skill, v),
-        wanted(s, skill, scene, v), reasoning, references(s), s.picture,
+        wanted(s, skill, scene, v), reasoning, references(s), s.picture, unseen,
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _THING = re.compile(
     rf"(?:\b(\d+|an?|the) )?(?:\b({_ONE_OF(say.SIZES)}) )?(?:\b({_ONE_OF(say.COLOURS)}) )?\b({_ONE_OF(_KINDS)})\b"
 )
 _GROUND = re.compile(rf"\b({_ONE_OF(say.GROUNDS)}) background\b")
-_PRINTED = re.compile(r"\bthe (?:word|number) ([A-Z0-9]+)\b")
+_PRINTED = re.compile(r"\b[Tt]he (?:word|number) ([A-Z0-9]+)\b")
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,18 @@ def test_an_encoded_question_is_the_prompt_again(vocabulary):
             assert " ".join(map(str, vocabulary.encode(text))) in " ".join(map(str, body))
 
 
+def test_one_question_a_scene_is_worded_as_training_never_does(papers):
+    unseen = [q for paper in papers for q in paper.questions if q.unseen]
+    assert all(sum(q.unseen for q in paper.questions) <= 1 for paper in papers)
+    assert len(unseen) > len(papers) / 2 and {q.skill for q in unseen} == {"query"}
+
+
+def test_a_printed_text_is_always_read(papers):
+    for paper in papers:
+        if paper.scene.printed:
+            assert any(q.kind == "read" and not q.unseen for q in paper.questions)
+
+
 def test_wanted_places_are_those_of_the_scene(papers):
     for paper in papers:
         found = [paper.scene.box(t) for t in paper.scene.things]
