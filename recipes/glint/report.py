@@ -73,6 +73,7 @@ def headline(marks: Sequence[Mark]) -> dict[str, Score]:
     absent = [m for m in marks if m.absent]
     return {
         "query_exact": right(by["query"]),
+        "spatial_refs_exact": right([m for m in by["query"] if m.question.refs]),
         "reasoning_exact": right(by["reason"]),
         "reasoning_points_f1": f1(by["reason"]),
         "point_precision": share(matched, sum(m.found for m in point)),
@@ -121,9 +122,9 @@ def by_group(marks: Sequence[Mark]) -> dict[str, dict[str, dict[str, Score]]]:
 
 
 def unseen(marks: Sequence[Mark]) -> dict[str, Score]:
-    """Shares wholly right of questions whose wording was never trained, by skill and together."""
+    """Shares wholly right of questions whose wording was never trained, together and by kind."""
     some = [m for m in marks if m.question.unseen]
-    out = {skill: right(part) for skill, part in grouped((m.question.skill, m) for m in some).items()}
+    out = {kind: right(part) for kind, part in grouped((m.question.kind, m) for m in some).items()}
     return {"all": right(some), **out} if some else {}
 
 

@@ -29,7 +29,8 @@ def test_wilson_interval_against_known_values():
 def test_headline_of_mixed_marks():
     one, other = (0.1, 0.1, 0.3, 0.3), (0.5, 0.5, 0.9, 0.7)
     marks = [
-        *queries(3, 1),
+        *queries(2, 1),
+        made("query", Answer("red"), Answer("red"), refs=((0.5, 0.5),)),
         made("query", Answer("2", points=((0.2, 0.2),)), Answer("2"), reasoning=True),
         made("point", Answer(points=((0.2, 0.2), (0.6, 0.6))), Answer(points=((0.2, 0.2), (0.9, 0.1), (0.1, 0.9)))),
         made("point", Answer(), Answer(points=((0.2, 0.2),))),
@@ -40,6 +41,7 @@ def test_headline_of_mixed_marks():
     scores = report.headline(marks)
     values = {name: score["value"] for name, score in scores.items()}
     assert values["query_exact"] == 0.75 and scores["query_exact"]["n"] == 4
+    assert scores["spatial_refs_exact"]["n"] == 1
     assert values["reasoning_exact"] == 1 and values["reasoning_points_f1"] == 0
     assert values["point_precision"] == 0.25 and values["point_recall"] == 0.5
     assert values["detect_f1"] == pytest.approx(2 / 3, abs=1e-4)
@@ -92,13 +94,16 @@ def test_confusion_counts_what_was_answered_instead():
 
 def test_unseen_wordings_groups_and_kinds_are_counted_apart():
     marks = [
-        *queries(3, 1, unseen=True),
+        *queries(3, 0, kind="count", unseen=True),
+        *queries(0, 1, kind="colour", unseen=True),
         *queries(1, 0, kind="colour", groups={"pattern": "plain"}),
         *queries(0, 1, kind="colour", groups={"pattern": "noisy"}),
     ]
-    assert report.unseen(marks)["all"]["value"] == report.unseen(marks)["query"]["value"] == 0.75
+    assert {kind: (s["value"], s["n"]) for kind, s in report.unseen(marks).items()} == {
+        "all": (0.75, 4), "colour": (0, 1), "count": (1, 3),
+    }  # fmt: skip
     assert report.unseen(marks[4:]) == {}
-    assert report.kinds(marks)["colour"]["right"]["value"] == 0.5
+    assert report.kinds(marks[4:])["colour"]["right"]["value"] == 0.5
     groups = report.by_group(marks[4:])["pattern"]
     assert groups["plain"]["query_exact"]["value"] == 1 and groups["noisy"]["query_exact"]["value"] == 0
 
