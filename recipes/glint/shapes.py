@@ -63,7 +63,7 @@ def _diamond(xp: ModuleType, x: Any, y: Any) -> Any:
     return (xp.abs(x) / 0.75 + xp.abs(y) - 1) * 0.6
 
 
-DISTANCES = (_circle, _square, _triangle, _star, _cross, _ring, _heart, _diamond)
+DISTANCES = [_circle, _square, _triangle, _star, _cross, _ring, _heart, _diamond]  # new_word.py appends its own
 
 
 def distance(xp: ModuleType, x: Any, y: Any, kind: Any) -> Any:
