@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 
 import pytest
 from recipes.glint import evaluate
@@ -42,11 +43,13 @@ def test_every_question_was_answered(written):
     }
 
 
-def test_a_folder_of_weights_is_evaluated_like_the_bundled_one():
-    plan = evaluate.Plan(ASSETS, 1, 3, "cpu")
+def test_a_folder_of_weights_is_evaluated_like_the_bundled_one(tmp_path):
+    folder = tmp_path / "candidate"
+    shutil.copytree(ASSETS, folder)
+    plan = evaluate.Plan(folder, 1, 3, "cpu")
     with evaluate.open_model(plan) as vlm:
         (marks,) = evaluate.sit(vlm, plan, [0])
-    assert evaluate.digest(ASSETS) == evaluate.digest(evaluate.BUNDLED)
+    assert evaluate.digest(folder) == evaluate.digest(evaluate.BUNDLED)
     assert len(marks) == len(set_paper(3, 0, Vocabulary()).questions)
 
 
