@@ -13,11 +13,12 @@ from itertools import accumulate
 from recipes.glint import groups, questions, reading, relations
 from recipes.glint import phrases as say
 from recipes.glint import wordings as word
-from recipes.glint.ask import Ask, Box, Look, place, text_name
+from recipes.glint.ask import Ask, Look, place, text_name
+from recipes.glint.here import here
 from recipes.glint.reasons import reason
 from recipes.glint.scenes import Scene, describe
 from recipes.glint.shapes import contour
-from recipes.glint.streams import ANSWER, Stream, Vocabulary
+from recipes.glint.streams import Stream, Vocabulary
 from recipes.glint.talk import talk
 
 OUTLINES = [contour(kind) for kind in range(len(say.KINDS))]
@@ -167,74 +168,6 @@ def overview(ask: Ask) -> Stream:
     if ask.rng.random() < 0.7:
         return _listing(ask, ask.query("overview", ask.pick(word.LOOK)), ask.everything())
     return _listing(ask, ask.query("overview", ask.pick(word.SHAPES)), list(range(ask.text)))
-
-
-def _inside(box: Box, x: float, y: float, margin: float = 0.0) -> bool:
-    cx, cy, w, h = box
-    return abs(x - cx) <= w / 2 + margin and abs(y - cy) <= h / 2 + margin
-
-
-def _at(ask: Ask, i: int) -> tuple[float, ...] | None:
-    """A point in a thing (or the text) that no other box holds, or a box that is clearly its own."""
-    rng = ask.rng
-    x, y, w, h = ask.box(i)
-    others = [ask.box(j) for j in ask.everything() if j != i]
-    if rng.random() < 0.5:
-        px, py = x + rng.uniform(-0.25, 0.25) * w, y + rng.uniform(-0.25, 0.25) * h
-        return None if any(_inside(b, px, py, 0.005) for b in others) else (px, py)
-    ref = (
-        x + rng.gauss(0, 0.05) * w,
-        y + rng.gauss(0, 0.05) * h,
-        w * rng.uniform(0.8, 1.25),
-        h * rng.uniform(0.8, 1.25),
-    )
-    return None if any(_inside(ref, b[0], b[1]) for b in others) else ref
-
-
-def _nowhere(ask: Ask) -> tuple[float, ...] | None:
-    """A point, or a small box, away from everything."""
-    boxes = [ask.box(i) for i in ask.everything()]
-    for _ in range(6):
-        w, h = (ask.rng.uniform(0.03, 0.15), ask.rng.uniform(0.03, 0.15)) if ask.rng.random() < 0.3 else (0.0, 0.0)
-        x, y = ask.rng.uniform(w / 2, 1 - w / 2), ask.rng.uniform(h / 2, 1 - h / 2)
-        if not any(_inside((cx, cy, bw + w, bh + h), x, y, 0.03) for cx, cy, bw, bh in boxes):
-            return (x, y, w, h) if w else (x, y)
-    return None
-
-
-def here(ask: Ask) -> Stream | None:
-    """What is at a point or in a box: a thing, the text or the background; also its colour or shape."""
-    rng = ask.rng
-    kind, wording = rng.choices(
-        (("here", word.HERE), ("here_colour", word.HERE_COLOUR), ("here_shape", word.HERE_SHAPE)), (0.6, 0.2, 0.2)
-    )[0]
-    u = rng.random()
-    i = ask.text if ask.scene.printed and u < 0.2 else -1 if u < 0.32 else rng.randrange(len(ask.things))
-    ref = _nowhere(ask) if i < 0 else _at(ask, i)
-    reply = _reply_here(ask, kind, i)
-    if ref is None or reply is None:
-        return None
-    s = ask.stream(kind).feed(ask.v.templates["query"]["prefix"]).feed_refs(ref)
-    s.feed([*ask.v.encode(ask.vary(ask.pick(wording))), *ask.v.templates["query"]["suffix"], ANSWER])
-    return ask.answer(s, reply, i)
-
-
-def _reply_here(ask: Ask, kind: str, i: int) -> str | None:
-    """What to say of a thing, the text, or the background (-1); None when there is nothing clear to say."""
-    printed = ask.scene.printed
-    if i < 0:
-        ground = say.GROUNDS[ask.scene.ground]
-        return {"here": "the background", "here_colour": ground, "here_shape": "There is no shape."}[kind]
-    if i < ask.text:
-        t = ask.things[i]
-        return {
-            "here": say.article(describe(t)),
-            "here_colour": say.COLOURS[t.colour],
-            "here_shape": say.KINDS[t.kind],
-        }[kind]
-    if printed is None or kind == "here_shape":
-        return None
-    return "the " + text_name(printed) if kind == "here" else reading.ink_name(printed.rgb)
 
 
 Maker = Callable[[Ask], Stream | None]
