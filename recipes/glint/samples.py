@@ -13,11 +13,14 @@ from typing import Any
 
 from PIL import Image
 from recipes.glint import phrases as say
-from recipes.glint.ask import Look
+from recipes.glint.ask import Box, Look, text_noun
 from recipes.glint.prompts import long_caption, normal_caption, outline_text, short_caption
 from recipes.glint.scenes import Scene, describe, draw, make_scene
 
-SAMPLES = {"shapes_wide.png": (640, 480, 246), "shapes_tall.png": (420, 600, 29), "shapes_square.png": (480, 480, 236)}
+SAMPLES = {
+    "shapes_wide.png": (640, 480, 2362), "shapes_tall.png": (420, 600, 1954), "shapes_square.png": (480, 480, 9837),
+}  # fmt: skip
+"""Width, height and seed: a printed word; shapes that overlap, on checks; a printed number on a texture."""
 SMALL = {
     "small_0.png": (224, 224, 3), "small_1.png": (200, 150, 14), "small_2.png": (150, 200, 25),
     "small_3.png": (96, 96, 36),
@@ -29,9 +32,9 @@ def sample_scene(width: int, height: int, seed: int) -> Scene:
     return make_scene(random.Random(seed), width / height)
 
 
-def box_of(scene: Scene, i: int) -> dict[str, float]:
-    """Edges of a thing's box, normalised."""
-    x, y, w, h = scene.box(scene.things[i])
+def box_of(box: Box) -> dict[str, float]:
+    """Edges of a box given as centre and extent."""
+    x, y, w, h = box
     edges = {"x_min": x - w / 2, "y_min": y - h / 2, "x_max": x + w / 2, "y_max": y + h / 2}
     return {name: round(value, 4) for name, value in edges.items()}
 
@@ -57,17 +60,25 @@ def suggestions(scene: Scene) -> dict[str, Any]:
     wanted = [Look(), look, *[Look(colour=t.colour, kind=t.kind) for t in things[-2:]], Look(kind=absent)]
     for want in dict.fromkeys(wanted):
         found = [i for i, t in enumerate(things) if want.matches(t)]
-        objects.append({"object": want.phrase(), "boxes": [box_of(scene, i) for i in found]})
-    last = things[-1]
-    return {
+        objects.append({"object": want.phrase(), "boxes": [box_of(scene.box(things[i])) for i in found]})
+    last, printed = things[-1], scene.printed
+    box: dict[str, float] = {}
+    if printed:
+        questions.append({"question": "What does it say?", "answer": printed.text})
+        box = box_of((printed.x, printed.y, printed.width, printed.height))
+        objects.append({"object": "the " + text_noun(printed), "boxes": [box]})
+    out: dict[str, Any] = {
         "captions": {"short": short_caption(scene), "normal": normal_caption(scene), "long": long_caption(scene)},
         "questions": questions,
         "objects": objects,
         "segment": {"object": f"{say.COLOURS[last.colour]} {say.KINDS[last.kind]}",
                     "outline": " ".join(outline_text(last.kind))},
-        "things": [{"name": describe(t), "x": round(t.x, 4), "y": round(t.y, 4), "box": box_of(scene, i)}
-                   for i, t in enumerate(things)],
+        "things": [{"name": describe(t), "x": round(t.x, 4), "y": round(t.y, 4), "box": box_of(scene.box(t))}
+                   for t in things],
     }  # fmt: skip
+    if printed:
+        out["printed"] = {"text": printed.text, "x": round(printed.x, 4), "y": round(printed.y, 4), "box": box}
+    return out
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from recipes.glint.model import Glint
 from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
 from recipes.glint.pictures import embed_pictures
 from recipes.glint.samples import SAMPLES, SMALL, suggestions
-from recipes.glint.scenes import COLOUR_RGB, Scene, Thing
+from recipes.glint.scenes import COLOUR_RGB, Printed, Scene, Thing
 from recipes.glint.shapes import EXTENTS, distance
 from recipes.glint.streams import ASSETS, Stream, Vocabulary
 
@@ -45,7 +45,12 @@ def rebuilt(entry: dict) -> Scene:
         things.append(Thing(k, c, SIZES.index(size), listed["x"], listed["y"], r, COLOUR_RGB[c]))
     g = GROUNDS.index(ground)
     rgb = GROUND_RGB[g]
-    return Scene(root * root, tuple(things), g, PATTERNS.index(pattern), rgb, rgb, 0.0, 0.1, 0.0)
+    listed = entry.get("printed")
+    printed = None
+    if listed:
+        x_min, y_min, x_max, y_max = (listed["box"][edge] for edge in ("x_min", "y_min", "x_max", "y_max"))
+        printed = Printed(listed["text"], listed["x"], listed["y"], x_max - x_min, y_max - y_min, (1.0, 1.0, 1.0))
+    return Scene(root * root, tuple(things), g, PATTERNS.index(pattern), rgb, rgb, 0.0, 0.1, 0.0, printed)
 
 
 def test_pictures_are_there_in_their_sizes():
