@@ -14,6 +14,7 @@ from gapless.bench.mix import picture_path
 from gapless.cli.examples import EXAMPLES
 from gapless.cli.main import main
 
+REPORT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "decode-moondream2.json"
 SLOW = {
     "gapless demo",
     "gapless demo --out /tmp/look",
@@ -54,6 +55,8 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     for name, picture in (("photo", "small_0"), ("a", "small_1"), ("b", "small_2")):
         shutil.copy(picture_path(picture), f"{name}.png")
+    for name in ("decode", "old", "new"):
+        shutil.copy(REPORT, f"{name}.json")
     assert run_line(line, monkeypatch) == 0
     out, err = capsys.readouterr()
     assert out or "found" in err

@@ -12,6 +12,7 @@ from gapless.bench.decode import RANDOM, complete, host_table, run_decode, save_
 from gapless.bench.decode_run import Options
 from gapless.bench.hostpart import measure_null
 from gapless.bench.mix import MIX, PICTURES
+from gapless.cli import cost
 from gapless.cli.examples import epilog
 from gapless.cli.options import (
     DeviceOption,
@@ -28,7 +29,9 @@ from gapless.cli.terminal import complain, spinner, table
 if TYPE_CHECKING:
     from gapless.bench.run import Report
 
-app = typer.Typer(name="bench", help="Measure this machine.")
+app = typer.Typer(name="bench", help="Measure this machine, and say what to expect of it.")
+app.command("model", epilog=epilog("bench model"))(cost.model)
+app.command("compare", epilog=epilog("bench compare"))(cost.compare)
 RANDOM_HELP = "A model's name or folder; random: full-size random weights, as fast as trained ones."
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "

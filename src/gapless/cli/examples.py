@@ -61,6 +61,16 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),
         Example("gapless bench mix --depth 1 --depth 3 --json", "other depths, for machines"),
     ),
+    "bench model": (
+        Example("gapless bench model", "published figures: predicted beside observed"),
+        Example("gapless bench model decode.json --png gains.png", "a report of your own, and a picture"),
+        Example("gapless bench model decode.json --host-ms 6 --depth 2 --depth 3", "if the loop thread took 6 ms"),
+        Example("gapless bench model --forward-ms 3.8 --sampling-ms 0.14 --host-ms 1.6", "any step, at depth 1 to 4"),
+    ),
+    "bench compare": (
+        Example("gapless bench compare old.json new.json", "what changed, row by row"),
+        Example("gapless bench compare old.json new.json --column period_ms --fail-above", "1 if a step is 2 % slower"),
+    ),
     "bench decode": (
         Example("gapless bench decode --out decode.json", "all rows, on a GPU"),
         Example("gapless bench decode --host-only", "what the engine itself takes for a step; needs no GPU"),

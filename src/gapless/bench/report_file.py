@@ -1,0 +1,50 @@
+"""Reports of measurements, read back from their files.
+
+In: a path. Out: the report, or its decode rows, checked. Raises `InvalidRequest` with what is wrong with the file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gapless.errors import InvalidRequest
+
+Row = dict[str, Any]
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises `InvalidRequest` if there is none."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot read {str(path)!r}: {error.strerror or error}; name a report's file", param="file"
+        ) from error
+    except ValueError as error:
+        raise InvalidRequest(f"{str(path)!r} is no JSON ({error}); name a report's file", param="file") from error
+    if not isinstance(report, dict):
+        raise InvalidRequest(f"{str(path)!r} holds no JSON object; name a report's file", param="file")
+    return report
+
+
+def decode_rows(report: dict[str, Any], path: Path) -> list[Row]:
+    """The rows of a decode report: each has whole `streams` and `depth`, and numbers or null in all other columns of
+    times and shares. Raises `InvalidRequest` for another kind of report."""
+    rows = report.get("rows")
+    if not isinstance(rows, list) or not rows or not all(_is_decode_row(row) for row in rows):
+        raise InvalidRequest(
+            f"{str(path)!r} is no decode report: its rows need streams, depth and times; "
+            "make one with: gapless bench decode --out FILE",
+            param="file",
+        )
+    return rows
+
+
+def _is_decode_row(row: object) -> bool:
+    if not isinstance(row, dict) or "period_ms" not in row:
+        return False
+    counts = all(type(row.get(name)) is int and row[name] > 0 for name in ("streams", "depth"))
+    names = (name for name in row if name.endswith(("_ms", "_share", "_gain", "_tokens")))
+    return counts and all(row[name] is None or type(row[name]) in (int, float) for name in names)
