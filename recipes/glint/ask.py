@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from recipes.glint import chatter
 from recipes.glint import phrases as say
@@ -15,8 +15,7 @@ from recipes.glint.wordings import Wording
 Box = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """A description that things may match; -1 leaves an attribute open, ``noun`` replaces the kind's name."""
 
     size: int = -1
@@ -125,7 +124,14 @@ class Ask:
 
     def matching(self, look: Look) -> list[int]:
         """Indices of matching things, left to right."""
-        return [i for i, t in enumerate(self.things) if look.matches(t)]
+        if look.stranger:
+            return []
+        size, colour, kind = look[:3]
+        return [
+            i
+            for i, t in enumerate(self.things)
+            if kind in (-1, t.kind) and colour in (-1, t.colour) and size in (-1, t.size)
+        ]
 
     def look(self, size: float = 0.2, colour: float = 0.55, kind: float = 0.75, strange: float = 0.06) -> Look:
         """A description: mostly of something that is there, sometimes with one attribute changed."""

@@ -86,7 +86,7 @@ def about_text(ask: Ask) -> Stream | None:
     found = meant(ask, noun)
     printed = ask.scene.printed
     if ask.rng.random() < 0.5:
-        s = ask.query("where_text", ask.pick(word.WHERE).format(one=noun, a_one="a " + noun))
+        s = ask.query("where_text", ask.pick(word.WHERE).format(one=noun, a_one="the " + noun))
         if not found or not printed:
             return ask.answer(s, absent(noun))
         if edge_margin(printed.x, printed.y) < 0.02:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tokenizers import Tokenizer
 
 EOS, ANSWER, THINK, COORD, SIZE, GROUND, UNGROUND = 0, 3, 4, 5, 6, 7, 9
 BINS = 1024
+MOST_AIMS = 16  # things and the text, with room
 PREFIX = 257
 ASSETS = Path(__file__).resolve().parents[2] / "src" / "gapless" / "assets" / "glint"
 PIECES = re.compile(r"[0-9]{1,3}| ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|\s+")
@@ -192,6 +194,8 @@ FIELDS: dict[str, tuple[tuple[int, ...], type]] = {
     "coord_target": ((), np.float32), "size_target": ((2,), np.float32), "aim": ((), np.int64),
 }  # fmt: skip
 
+FIELDS_OF_STREAMS = ("ids", "coord", "size", "target", "weight", "coord_target", "size_target")
+
 
 def blank(rows: int, length: int) -> dict[str, np.ndarray]:
     """Empty packed arrays ``[rows, length, ...]``; padding has slot 0, targets are -1."""
@@ -204,19 +208,20 @@ def blank(rows: int, length: int) -> dict[str, np.ndarray]:
 
 def pack_streams(out: dict[str, np.ndarray], row: int, streams: Sequence[Stream], patches: Sequence[int]) -> None:
     """Write streams into one row. ``patches`` gives the patch index of every thing (and of the text), for ``aim``."""
-    start = 0
-    for slot, s in enumerate(streams, 1):
-        span = slice(start, start + len(s))
-        first = PREFIX if s.picture else 0
-        out["ids"][row, span] = s.ids
+    ends = list(accumulate(len(s) for s in streams))
+    used = slice(0, ends[-1] if ends else 0)
+    flat = {name: list(chain.from_iterable(getattr(s, name) for s in streams)) for name in FIELDS_OF_STREAMS}
+    for name in ("ids", "target", "weight"):
+        out[name][row, used] = flat[name]
+    places = [i for i, token in enumerate(flat["ids"]) if token in (COORD, SIZE)]  # few; only they have coordinates
+    before = [i - 1 for i in places]  # and only the position before them a coordinate or a size to predict
+    for name, where in (("coord", places), ("size", places), ("coord_target", before), ("size_target", before)):
+        if where:
+            out[name][row, where] = [flat[name][i] for i in where]
+    known = [*patches, *[-1] * (MOST_AIMS - len(patches)), -1]  # the last one is what aim -1 finds
+    out["aim"][row, used] = [known[i] for s in streams for i in s.aim]
+    for slot, (s, end) in enumerate(zip(streams, ends, strict=True), 1):
+        span, first = slice(end - len(s), end), PREFIX if s.picture else 0
         out["position"][row, span] = np.arange(first, first + len(s))
         out["slot"][row, span] = slot
         out["picture"][row, span] = s.picture
-        out["coord"][row, span] = s.coord
-        out["size"][row, span] = s.size
-        out["target"][row, span] = s.target
-        out["weight"][row, span] = s.weight
-        out["coord_target"][row, span] = s.coord_target
-        out["size_target"][row, span] = s.size_target
-        out["aim"][row, span] = [patches[i] if 0 <= i < len(patches) else -1 for i in s.aim]
-        start += len(s)
