@@ -225,13 +225,17 @@ class RowRecord:
 class Arrival:
     """One step's results, owned by the receiver (copies, never views of landing buffers: I4).
 
-    `started`/`ended`: when the device began and finished computing it, seconds on the device's own clock.
+    `started`/`ended`: when the device began and finished computing it, seconds on the device's own clock; for `paused`
+    of them it computed nothing, since rows waited for host masks between forward and sampling. `waited`: how long
+    `wait` stood still for it, seconds of the host's time.
     """
 
     step_id: int
     records: tuple[RowRecord, ...]
     started: float
     ended: float
+    paused: float = 0.0
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,7 @@ class Metrics:
 
     `queue_ms` waiting for a row, `prefill_ms` from admission to the first token, `ttft_ms` from submission to it,
     `decode_ms` from it to the end; `cached_tokens` were shared with another live request on the same picture.
+    `idle_ms`: how long the device stood idle between the steps of its first token and its last (see `observe.bubble`).
     """
 
     input_tokens: int
@@ -250,6 +255,7 @@ class Metrics:
     decode_ms: float
     cached_tokens: int = 0
     preemptions: int = 0
+    idle_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

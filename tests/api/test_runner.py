@@ -68,9 +68,9 @@ def test_many_threads_hear_what_the_oracle_says_in_order_and_to_one_finish(runne
     finally:
         threading.excepthook = before
     assert not failures and not any(t.is_alive() for t in threads)
-    assert runner.counters.finished == len(entries)
-    assert runner.counters.overlapped > 0
-    assert runner.bubble.steps > 0
+    assert runner.accounting().counters.finished == len(entries)
+    assert runner.accounting().counters.overlapped > 0
+    assert runner.accounting().steps["decode"] > 0
     runner.close()
     device.audit()
 
@@ -94,7 +94,7 @@ def test_host_masks_give_the_same_answers(device):
     runner = run(device, constraints="host")
     for entry in mix_of_requests(5, 12, cancels=0):
         judge(submit(runner, entry.request).hear(), answer(SPEC, TABLE, entry.request))
-    assert len(masked) >= runner.counters.tokens > 0, "a token was sampled without a host mask"
+    assert len(masked) >= runner.accounting().counters.tokens > 0, "a token was sampled without a host mask"
     runner.close()
 
 
@@ -135,7 +135,7 @@ def test_cancelling_a_running_and_a_waiting_request_leaves_the_others(runner, de
     device.gate.set()
     for i, one in enumerate(asked):
         judge(one.hear(), answer(SPEC, TABLE, one.request), (RequestCancelled,) if i in (1, 6) else ())
-    assert runner.counters.failed == 2
+    assert runner.accounting().counters.failed == 2
     runner.cancel(10_000)
     runner.cancel(asked[0].id)
     assert submit(runner).hear().finish.error is None

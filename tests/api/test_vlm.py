@@ -131,6 +131,17 @@ def test_an_image_encoded_for_another_model_is_refused(vlm):
         vlm.caption(foreign)
 
 
+def test_the_accounting_says_where_the_time_went(vlm, pictures):
+    before = vlm.accounting()
+    metrics = vlm.caption(pictures[0], settings={"temperature": 0, "max_tokens": 6})["metrics"]
+    idle(vlm)
+    spent = vlm.accounting() - before
+    assert spent.counters.tokens == metrics["output_tokens"] and spent.steps["prefill"] == 1
+    assert spent.busy_ms > 0 and spent.host["device"] > 0 and spent.host["commit"] > 0 and spent.host["mask"] == 0
+    assert 0 <= metrics["idle_ms"] <= spent.idle_ms + 1e-6
+    assert set(vlm.stats()) == set(spent.as_dict())
+
+
 def test_many_pictures_come_back_in_order_and_were_in_flight_together(micro_folder):
     images = [noise(i) for i in range(30)]
     with gapless.load(micro_folder, max_rows=4) as vlm:

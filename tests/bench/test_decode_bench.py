@@ -53,7 +53,7 @@ class CpuRig:
         return self.sessions[depth]
 
     def isolated(self, session: Session, rows: int) -> tuple[float | None, float | None]:
-        assert session.loop.pipeline.empty
+        assert session.engine.pipeline.empty
         if rows == 1:
             raise ValueError("no such graph")
         return 0.5, 0.25

@@ -126,7 +126,27 @@ def test_a_failed_step_takes_no_time(room):
         device.wait(rig.launch(rig.prefill_step([lost]), [lost]), (lost.ref,))
     after = device.wait(rig.launch(rig.decode_step([seq]), [seq]), (seq.ref,))
     assert before.ended < after.started < after.ended
-    assert len(device._watch._spans) == 0
+    assert len(device._watch._stretches) == 0
+
+
+def test_a_step_pauses_while_the_host_makes_its_masks(room):
+    """The imaginary GPU's clock counts marks: it moves on by one each microsecond, and at nothing else."""
+    _, runtime, device, rig = room
+    free, held = rig.seq(max_tokens=20, lasts=9), rig.seq(ids=(1, 9), host_masked=True, max_tokens=20, lasts=9)
+    seqs = [free, held]
+    for number in range(3):
+        step = rig.launch(rig.prefill_step(seqs) if not number else rig.decode_step(seqs), seqs)
+        for _ in range(5):
+            runtime.mark(runtime.event())
+        device.finalize(step, {held.ref: held.walker.mask()})
+        arrival = device.wait(step, (free.ref, held.ref))
+        for seq, record in zip(seqs, arrival.records, strict=True):
+            seq.refs -= 1
+            rig.commit(seq, record)
+        assert arrival.paused == pytest.approx(6e-6) and arrival.ended - arrival.started == pytest.approx(8e-6)
+        assert arrival.waited >= 0
+    alone = device.wait(rig.launch(rig.decode_step([free]), [free]), (free.ref,))
+    assert alone.paused == 0 and alone.started == pytest.approx(arrival.ended + 1e-6)
 
 
 def test_rows_that_cannot_be_muted_lose_the_device(room, monkeypatch):

@@ -206,7 +206,7 @@ class SettlesFirst(Loop):
 
     def tick(self) -> bool:
         while not self.pipeline.empty:
-            self._settle()
+            self.settle()
         return super().tick()
 
 

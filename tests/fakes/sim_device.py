@@ -92,6 +92,7 @@ class Landing:
     lands: float = 0.0
     started: float = 0.0
     ended: float = 0.0
+    paused: float = 0.0
 
 
 class SimDevice:
@@ -165,7 +166,7 @@ class SimDevice:
             ref = step.rows[0]
             if masks[ref] is not None or step.lane in self._lanes:  # closing needs no logits
                 self._rows[ref].hidden = self._lanes.pop(step.lane)
-            landing.started = max(self._clock.now(), self._compute_free)
+            landing.started = landing.ended = max(self._clock.now(), self._compute_free)
         self._sample(step, landing, dict(masks))
 
     def park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
@@ -186,7 +187,7 @@ class SimDevice:
         self._clock.advance_to(landing.lands)
         landed = self._clock.now()
         self._log("wait", step, rows, began, landed)
-        arrival = self._read(step, landing, rows)
+        arrival = self._read(step, landing, rows, landed - began)
         with self._judged():
             self.referee.after_wait(step, rows, arrival)
         self._clock.advance(self._timing.bookkeeping if rows else 0.0)
@@ -270,6 +271,7 @@ class SimDevice:
     def _sample(self, step: Step, landing: Landing, masks: dict[RowRef, Mask | None]) -> None:
         began = max(self._clock.now(), self._compute_free)
         self._compute_free = began + self._timing.sampling
+        landing.paused += began - landing.ended
         landing.ended = self._compute_free
         landing.lands = self._copy_free = max(self._copy_free, landing.ended) + self._timing.copy
         self._log("sample", step, tuple(masks), began, landing.ended)
@@ -306,9 +308,10 @@ class SimDevice:
 
     def _poison_landing(self, landing: Landing, step: Step, rows: tuple[RowRef, ...]) -> None:
         landing.stamp = step.id
+        landing.paused = 0.0
         landing.cells = dict.fromkeys(rows)
 
-    def _read(self, step: Step, landing: Landing, rows: tuple[RowRef, ...]) -> Arrival:
+    def _read(self, step: Step, landing: Landing, rows: tuple[RowRef, ...], waited: float) -> Arrival:
         records = []
         for ref in rows:
             record = landing.cells.get(ref)
@@ -317,7 +320,7 @@ class SimDevice:
                     "I4", f"the landing buffer of step {step.id} holds step {landing.stamp}, nothing for {ref}"
                 )
             records.append(record)
-        return Arrival(step.id, tuple(records), landing.started, landing.ended)
+        return Arrival(step.id, tuple(records), landing.started, landing.ended, landing.paused, waited)
 
     # -- faults and log ----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gapless.observe.bubble import Bubble
+from gapless.observe.bubble import Bubble, Busy
 from gapless.observe.counters import Counters
 from gapless.records import Arrival, StepKind
 
@@ -27,15 +27,22 @@ def test_a_rest_is_not_idle_time():
     bubble.note(StepKind.DECODE, arrival(100.0, 101.0))
     bubble.note(StepKind.DECODE, arrival(101.5, 102.0))
     assert (bubble.busy, bubble.idle) == (2.5, 0.5)
-    assert (bubble.decode_steps, bubble.decode_busy) == (2, 1.5)
+    assert bubble.kinds[StepKind.DECODE] == Busy(2, 1.5)
 
 
-def test_steps_that_overlap_make_no_negative_gap():
+def test_a_pause_for_host_masks_is_idle_time():
     bubble = Bubble()
-    bubble.note(StepKind.DECODE, arrival(0.0, 5.0))
-    bubble.note(StepKind.DECODE, arrival(4.0, 4.5))
+    bubble.note(StepKind.DECODE, Arrival(1, (), 0.0, 4.0, paused=1.5))
+    bubble.note(StepKind.DECODE, arrival(4.5, 5.0))
+    assert (bubble.busy, bubble.idle) == (3.0, 2.0)
+
+
+def test_a_step_within_anothers_pause_is_not_idle_time():
+    bubble = Bubble()
+    bubble.note(StepKind.DECODE, Arrival(1, (), 0.0, 5.0, paused=2.0))
+    bubble.note(StepKind.PARKED, arrival(3.0, 3.5))
     bubble.note(StepKind.DECODE, arrival(6.0, 7.0))
-    assert bubble.idle == 1.0
+    assert (bubble.busy, bubble.idle) == (4.5, 2.5)
 
 
 def test_commits_beside_the_other_kind_are_counted_per_kind():

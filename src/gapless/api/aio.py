@@ -17,6 +17,7 @@ from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
 from gapless.api.stream import AsyncStream
 from gapless.api.vlm import VLM, Images, OnError, one_picture, returns_errors
 from gapless.errors import GaplessError
+from gapless.observe.accounting import Accounting
 from gapless.skills.spatial import SpatialRefs
 
 
@@ -100,9 +101,13 @@ class AsyncVLM:
         asking = self.desk.segment(object, settings, spatial_refs, mask)
         return await (self._stream(image, asking) if stream else self._answer(image, asking, on_error))
 
+    def accounting(self) -> Accounting:
+        """See `VLM.accounting`."""
+        return self.desk.accounting()
+
     def stats(self) -> dict[str, Any]:
-        """Totals since the model was loaded; see `Desk.stats`."""
-        return self.desk.stats()
+        """The same as plain numbers; `Accounting.as_dict` says which."""
+        return self.desk.accounting().as_dict()
 
     async def close(self, drain: bool = True) -> None:
         """See `VLM.close`; other tasks go on meanwhile."""

@@ -120,6 +120,7 @@ def metrics_of(finish: Finish) -> dict[str, Any]:
         "ttft_ms": m.ttft_ms,
         "cached_tokens": m.cached_tokens,
         "preemptions": m.preemptions,
+        "idle_ms": m.idle_ms,
     }
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from gapless.api.runner import Runner
 from gapless.config import ImageLimits
@@ -18,6 +17,7 @@ from gapless.errors import InvalidRequest
 from gapless.images.crops import CropSpec
 from gapless.images.decode import PictureSource
 from gapless.images.picture import prepare
+from gapless.observe.accounting import Accounting
 from gapless.records import Picture
 from gapless.skills.base import Ask, SkillContext, user_text
 from gapless.skills.caption import caption
@@ -111,17 +111,6 @@ class Desk:
         """See `skills.segment`."""
         return partial(segment, self.context, object=object, spatial_refs=spatial_refs, mask=mask, settings=settings)
 
-    def stats(self) -> dict[str, Any]:
-        """Totals since the model was loaded: the engine's counters, and the device's time.
-
-        `busy_ms` and `idle_ms` are the device's while there was work, `idle_share` = idle / (busy + idle); `step_ms`
-        is the mean time of a step with the gap before it, `decode_ms` that of a decode step without.
-        """
-        bubble = self.runner.bubble
-        return asdict(self.runner.counters) | {
-            "busy_ms": 1e3 * bubble.busy,
-            "idle_ms": 1e3 * bubble.idle,
-            "idle_share": bubble.idle_share,
-            "step_ms": 1e3 * (bubble.busy + bubble.idle) / max(bubble.steps, 1),
-            "decode_ms": 1e3 * bubble.decode_busy / max(bubble.decode_steps, 1),
-        }
+    def accounting(self) -> Accounting:
+        """Totals since the model was loaded: counts, the device's busy and idle time, the loop's time by part."""
+        return self.runner.accounting()

@@ -28,8 +28,8 @@ from gapless.device.base import Device
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
 from gapless.errors import EngineClosed, EngineDead, GaplessError
-from gapless.observe.bubble import Bubble
-from gapless.observe.counters import Counters
+from gapless.observe.accounting import Accounting
+from gapless.observe.meter import Part
 from gapless.records import Emission, Finish, Metrics, Prompt, Request, Sampling
 
 EXIT_GRACE = 10.0
@@ -64,19 +64,13 @@ class Runner:
 
     # -- callers' side -----------------------------------------------------------------------------------------------
 
-    @property
-    def counters(self) -> Counters:
-        """The loop's totals."""
-        return self._engine.counters
-
-    @property
-    def bubble(self) -> Bubble:
-        """The device's busy and idle time."""
-        return self._engine.bubble
+    def accounting(self) -> Accounting:
+        """What the engine and its device did since the start."""
+        return Accounting.of(self._engine.meter)
 
     def now(self) -> float:
         """Seconds on the loop's clock, for deadlines."""
-        return self._engine.loop.clock.now()
+        return self._engine.clock.now()
 
     def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
         """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
@@ -155,15 +149,18 @@ class Runner:
 
     def _serve(self) -> None:
         """Tick until the engine is idle and closing."""
+        meter = self._engine.meter
         while True:
             self._take_cancels()
             busy = self._engine.loop.tick()
+            meter.enter(Part.DELIVER)
             self._deliver()
             if busy:
                 continue
             self._engine.audit()
             if self._closing and self._mailbox.empty:
                 return
+            meter.enter(Part.MAIL)
             self._mailbox.sleep(None)
 
     def _take_cancels(self) -> None:

@@ -15,6 +15,7 @@ from gapless.api.call import BlockingCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
 from gapless.api.stream import Stream
 from gapless.errors import GaplessError, InvalidRequest, shown
+from gapless.observe.accounting import Accounting
 from gapless.skills.spatial import SpatialRefs
 
 if TYPE_CHECKING:
@@ -117,9 +118,13 @@ class VLM:
         asking = self.desk.segment(object, settings, spatial_refs, mask)
         return self._stream(image, asking) if stream else self._answer(image, asking, on_error)
 
+    def accounting(self) -> Accounting:
+        """Totals since the model was loaded, to be subtracted: `accounting() - before`."""
+        return self.desk.accounting()
+
     def stats(self) -> dict[str, Any]:
-        """Totals since the model was loaded; see `Desk.stats`."""
-        return self.desk.stats()
+        """The same as plain numbers; `Accounting.as_dict` says which."""
+        return self.desk.accounting().as_dict()
 
     def close(self, drain: bool = True) -> None:
         """Take no more requests, wait for running ones (or with `drain` False cancel them), end the threads."""

@@ -1,6 +1,6 @@
 """The decode benchmark's GPU: a model, a CUDA device per depth, and what is measured on them.
 
-The one place of this room that looks inside a `CudaDevice`: at its graphs, its rows and how long `wait` really waited.
+The one place of this room that looks inside a `CudaDevice`: at its graphs and its rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from gapless.bench.ending import EndingModel
 from gapless.bench.gpu import best_read, clocks, describe_gpu, read_bandwidth, time_ms, traced, versions, warm_profiler
 from gapless.bench.machine import describe_machine
 from gapless.bench.roofline import Roofline, decode_weight_bytes, kv_token_bytes
-from gapless.bench.timed import Blocked, Session
+from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import PROMPT
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table, build_table
 from gapless.device.cuda import CudaDevice
-from gapless.device.runtime import CudaRuntime
 from gapless.device.tail import TailKind
 from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
@@ -35,31 +34,6 @@ ANSWERS = (100, 121)
 REPLAYS = 20
 
 
-class TimedEvent(torch.cuda.Event):
-    """An event that notes how long the host waited for it."""
-
-    blocked: Blocked
-
-    def synchronize(self) -> None:
-        """See `torch.cuda.Event`."""
-        with self.blocked:
-            super().synchronize()
-
-
-class TimedRuntime(CudaRuntime):
-    """The streams of a GPU, with events that note how long the host waited."""
-
-    def __init__(self, device: torch.device, blocked: Blocked) -> None:
-        super().__init__(device)
-        self._blocked = blocked
-
-    def event(self, timed: bool = False) -> torch.cuda.Event:
-        """See `Runtime`."""
-        event = TimedEvent(enable_timing=timed)  # type: ignore[no-untyped-call]
-        event.blocked = self._blocked
-        return event
-
-
 def open_device(
     model: Model,
     table: Table,
@@ -68,10 +42,9 @@ def open_device(
     graphs: bool = True,
     buckets: tuple[int, ...] | None = None,
     poison: bool = False,
-    runtime: CudaRuntime | None = None,
 ) -> CudaDevice:
     """A CUDA device around a model that is on the GPU, its graphs captured. `buckets` None: the usual ones."""
-    device = CudaDevice(model, table, config, CudaDeviceConfig(graphs=graphs, buckets=buckets, poison=poison), runtime)
+    device = CudaDevice(model, table, config, CudaDeviceConfig(graphs=graphs, buckets=buckets, poison=poison))
     for _ in device.prepare():
         pass
     return device
@@ -127,12 +100,8 @@ class CudaRig:
         config = EngineConfig(
             depth=depth, max_rows=rows, page_size=PAGE_SIZE, pages=rows * self._pages_a_row() + 1, prefills_per_step=8
         )
-        blocked = Blocked()
-        runtime = TimedRuntime(self._model.device, blocked)
-        self._devices[depth] = open_device(
-            model, table, config, graphs=self._graphs, buckets=self._buckets, runtime=runtime
-        )
-        return Session(self._devices[depth], table, config, blocked)
+        self._devices[depth] = open_device(model, table, config, graphs=self._graphs, buckets=self._buckets)
+        return Session(self._devices[depth], table, config)
 
     def _pages_a_row(self) -> int:
         """Pages of a row with a picture of its own, with room for what is granted ahead."""

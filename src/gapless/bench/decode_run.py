@@ -12,7 +12,7 @@ In: a `Rig` (a model on a device, and what can be measured on it) and `Options`.
   Traces are taken last, so that no profiler is near the other numbers.
   `gap_ms`, from the device's own marks and without a profiler, is beside it: from behind a step's last copy to the
   next step's first kernel.
-- `plan_ms`, `launch_ms`, `commit_ms`: the host's parts, timed around the loop (`bench.timed`).
+- `plan_ms`, `launch_ms`, `commit_ms`: the host's parts, by the engine's own meter (`observe.meter`).
 - `predicted_gain`: what depth should bring by the parts of the row of depth 1 (`bench.cost_model`), beside what it
   brought, `observed_gain`. `answer_tokens` is the mean length of the answers.
 - `roofline_share`: the bytes a step must read over the bandwidth measured just before (`bench.roofline`), as a part of
@@ -228,7 +228,7 @@ class Bench:
     def _isolated(self, streams: int, depth: int) -> None:
         session = self._settle(streams, depth)
         try:
-            session.loop.drain()
+            session.drain()
             forward, sampling = self.rig.isolated(session, streams)
             self.rows[streams, depth].update(forward_ms=_rounded(forward), sampling_ms=_rounded(sampling))
         finally:

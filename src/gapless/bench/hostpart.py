@@ -53,13 +53,13 @@ class HostPart:
 
 def measure_rows(session: Session, name: str, rows: int, depth: int, first: int, steps: int = STEPS) -> HostPart:
     """Run `steps` steps of `rows` rows without pictures (request ids from `first` on)."""
-    notes, ticks = len(session.watch.notes), len(session.loop.ticks)
+    notes, ticks = len(session.watch.notes), len(session.ticks)
     session.submit(questions(rows, first, None, MOST_TOKENS))
     advance(session, rows, 2 * depth)  # past the prefills
     before = sum(session.watch.calls.values())
     advance(session, rows, steps)
     calls = sum(session.watch.calls.values()) - before
-    wave = sum_up(session.watch.notes[notes:], session.loop.ticks[ticks:], rows)
+    wave = sum_up(session.watch.notes[notes:], session.ticks[ticks:], rows)
     session.stop()
     return HostPart(
         name, rows, depth, wave.plan_ms, wave.launch_ms, wave.wait_ms, wave.commit_ms, calls_per_step=calls / steps
@@ -68,10 +68,10 @@ def measure_rows(session: Session, name: str, rows: int, depth: int, first: int,
 
 def measure_null(rows: Sequence[int] = ROWS, depth: int = 2, steps: int = STEPS) -> list[HostPart]:
     """The engine alone, on a device that does nothing."""
-    parts = []
-    for count in rows:
-        limits = DeviceLimits(count + 1, count * 32 + 1, 16, 2048, 730, depth, RULES.vocab)
-        config = EngineConfig(depth=depth, max_rows=count)
-        session = Session(NullDevice(limits), build_table(RULES), config)
-        parts.append(measure_rows(session, NULL, count, depth, 1, steps))
-    return parts
+    return [measure_rows(null_session(count, depth), NULL, count, depth, 1, steps) for count in rows]
+
+
+def null_session(rows: int, depth: int, context: int = 2048) -> Session:
+    """An engine on the device that does nothing, with pages for `rows` rows of `context` positions at most."""
+    limits = DeviceLimits(rows + 1, rows * context // 16 + 1, 16, context, 730, depth, RULES.vocab)
+    return Session(NullDevice(limits), build_table(RULES), EngineConfig(depth=depth, max_rows=rows))

@@ -21,9 +21,6 @@ from gapless.config import DType
 if TYPE_CHECKING:
     from gapless.api.vlm import VLM
 
-COUNTED = ("prefill_steps", "decode_steps", "tokens", "busy_ms", "idle_ms")
-"""Totals of `VLM.stats` that the mix is measured by: after it minus before it."""
-
 
 @dataclass(frozen=True, slots=True)
 class MixRun:
@@ -91,21 +88,19 @@ def _run_once(vlm: VLM, depth: int) -> MixRun:
     with ThreadPoolExecutor(len(MIX)) as pool:
         try:
             list(pool.map(put, {ask.skill: (name, ask) for name, ask in MIX}.values()))
-            before, start = vlm.stats(), time.perf_counter()
+            before, start = vlm.accounting(), time.perf_counter()
             answers = tuple(pool.map(put, MIX))
-            wall, after = time.perf_counter() - start, vlm.stats()
+            wall, spent = time.perf_counter() - start, vlm.accounting() - before
         except BaseException:
             vlm.close(drain=False)  # else the pool would wait for answers that nobody wants any more
             raise
-    spent = {name: after[name] - before[name] for name in COUNTED}
-    steps, worked = spent["prefill_steps"] + spent["decode_steps"], spent["busy_ms"] + spent["idle_ms"]
     return MixRun(
         depth=depth,
         wall_s=wall,
-        steps=steps,
-        tokens=spent["tokens"],
-        step_ms=worked / max(steps, 1),
-        idle_share=spent["idle_ms"] / worked if worked else 0.0,
-        tokens_per_s=spent["tokens"] / wall,
+        steps=sum(spent.steps.values()),
+        tokens=spent.counters.tokens,
+        step_ms=spent.step_ms,
+        idle_share=spent.idle_share,
+        tokens_per_s=spent.counters.tokens / wall,
         answers=answers,
     )

@@ -1,9 +1,7 @@
-"""The engine's loop with a watch on its parts, so that the loop itself stays clean.
+"""An engine that is ticked by hand, with what every tick and every step took.
 
-In: any device, a table, the engine's settings. Out: a `Session` that is ticked by hand on the caller's thread, a
-`TickTimes` for every tick and a `StepNote` for every step. `plan` is the planner's choice, `launch` the hand-over to
-the device, `wait` the time the host stood still for the device, `commit` all the rest of a tick. Nothing is changed in
-what is done or in which order.
+In: any device, a table, the engine's settings. Out: a `Session` on the caller's thread, a `TickTimes` for every tick,
+read from the engine's own meter, and a `StepNote` for every step. Nothing is changed in what is done or in which order.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
-from time import perf_counter
+from dataclasses import dataclass
 
 from gapless.bench.trace import mark
 from gapless.config import EngineConfig
@@ -20,10 +17,9 @@ from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.engine.build import Engine
-from gapless.engine.loop import Loop
 from gapless.engine.mailbox import ThreadMailbox
-from gapless.engine.planner import Planner
-from gapless.records import Arrival, DeviceLimits, Emission, Flags, InFlight, Mask, Request, RowRef, Step, StepKind
+from gapless.observe.meter import Part
+from gapless.records import Arrival, DeviceLimits, Emission, Flags, Mask, Request, RowRef, Step, StepKind
 
 Range = Callable[[str], AbstractContextManager[object]]
 """Opens a named range in a profiler's trace."""
@@ -34,35 +30,17 @@ def no_range(name: str) -> AbstractContextManager[object]:
     return nullcontext(name)
 
 
-class Blocked:
-    """How long the host stood still: a context that adds up the seconds spent in it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._began = 0.0
-
-    def __enter__(self) -> None:
-        self._began = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += perf_counter() - self._began
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TickTimes:
-    """Seconds of one tick's parts, and what it launched and settled."""
+    """Seconds of one tick's parts, and what it launched and settled. `plan` is the planner's choice, `launch` the
+    hand-over to the device, `wait` the time the host stood still for the device, `commit` all the rest of a tick."""
 
-    plan: float = 0.0
-    launch: float = 0.0
-    wait: float = 0.0
-    total: float = 0.0
+    plan: float
+    launch: float
+    wait: float
+    commit: float
     launched: Step | None = None
     settled: Step | None = None
-
-    @property
-    def commit(self) -> float:
-        """What is neither plan nor launch nor wait."""
-        return self.total - self.plan - self.launch - self.wait
 
     @property
     def steady(self) -> bool:
@@ -90,19 +68,17 @@ class StepNote:
 
 class Watch:
     """A device with a watch in front of it. `calls` counts the protocol's calls, `settled_rows` the decode steps that
-    were waited for by their number of rows; `range_of` opens a profiler's range around each launch.
-
-    `blocked`: where the device notes how long its `wait` stood still; without one, all of `wait` counts as that.
+    were waited for by their number of rows; `range_of` opens a profiler's range around each launch; `launched` and
+    `settled`: the last steps of which that was asked.
     """
 
-    def __init__(self, device: Device, blocked: Blocked | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.blocked = blocked or Blocked()
-        self._whole_wait = blocked is None
         self.range_of: Range = no_range
         self.notes: list[StepNote] = []
         self.calls: dict[str, int] = dict.fromkeys(("launch", "finalize", "park", "wait", "release"), 0)
         self.settled_rows: Counter[int] = Counter()
+        self.launched: Step | None = None
         self.settled: Step | None = None
         self._flying: dict[int, StepNote] = {}
 
@@ -118,6 +94,7 @@ class Watch:
         self.notes.append(note)
         with self.range_of(mark(step)):
             self.device.launch(step)
+        self.launched = step
 
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
         """See `Device`."""
@@ -132,8 +109,7 @@ class Watch:
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """See `Device`."""
         self.calls["wait"] += 1
-        with self.blocked if self._whole_wait else nullcontext():
-            arrival = self.device.wait(step, rows)
+        arrival = self.device.wait(step, rows)
         self.settled = step
         if step.id in self._flying:
             self._flying.pop(step.id).arrival = arrival
@@ -150,63 +126,14 @@ class Watch:
         self.device.close()
 
 
-class TimedPlanner(Planner):
-    """The planner, timed."""
-
-    spent = 0.0
-
-    def next(self, pipeline: InFlight, now: float) -> Step | None:
-        """See `Planner`."""
-        began = perf_counter()
-        step = super().next(pipeline, now)
-        self.spent += perf_counter() - began
-        return step
-
-
-class TimedLoop(Loop):
-    """The loop, timed; `ticks` grows by one entry a tick."""
-
-    def __init__(self, loop: Loop, watch: Watch) -> None:
-        super().__init__(**{field.name: getattr(loop, field.name) for field in fields(Loop)})
-        self.timed_planner = TimedPlanner(*(getattr(loop.planner, field.name) for field in fields(Planner)))
-        self.planner = self.timed_planner
-        self.watch = watch
-        self.ticks: list[TickTimes] = []
-        self._now = TickTimes()
-
-    def tick(self) -> bool:
-        """See `Loop`."""
-        self._now = TickTimes()
-        self.timed_planner.spent, self.watch.blocked.seconds, self.watch.settled = 0.0, 0.0, None
-        began = perf_counter()
-        busy = super().tick()
-        self._now.total = perf_counter() - began
-        self._now.plan, self._now.wait = self.timed_planner.spent, self.watch.blocked.seconds
-        self._now.settled = self.watch.settled
-        self.ticks.append(self._now)
-        return busy
-
-    def _launch(self, step: Step) -> None:
-        began = perf_counter()
-        super()._launch(step)
-        self._now.launch += perf_counter() - began
-        self._now.launched = step
-
-    def drain(self) -> None:
-        """Settle what is in flight and launch nothing; rows stay where they are."""
-        while not self.pipeline.empty:
-            self._settle()
-
-
 class Session:
     """An engine on a watched device."""
 
-    def __init__(self, device: Device, table: Table, config: EngineConfig, blocked: Blocked | None = None) -> None:
-        self.watch = Watch(device, blocked)
+    def __init__(self, device: Device, table: Table, config: EngineConfig) -> None:
+        self.watch = Watch(device)
         self.mailbox = ThreadMailbox()
         self.engine = Engine(self.watch, table, config, TableMasks(), self.mailbox)
-        self.loop = TimedLoop(self.engine.loop, self.watch)
-        self.engine.loop = self.loop
+        self.ticks: list[TickTimes] = []
         self._asked: list[int] = []
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -217,24 +144,40 @@ class Session:
 
     def tick(self) -> list[Emission]:
         """One tick, and what it brought. Raises the error of a request that failed."""
-        self.loop.tick()
+        self._tick()
         news = self.engine.book.take_emissions()
         for emission in news:
             if emission.finish is not None and emission.finish.error is not None:
                 raise emission.finish.error
         return news
 
+    def _tick(self) -> None:
+        meter, watch = self.engine.meter, self.watch
+        meter.enter(Part.ADMIT)  # what came between the ticks is not this one's
+        before, watch.launched, watch.settled = list(meter.spent), None, None
+        self.engine.loop.tick()
+        meter.enter(Part.DELIVER)
+        spent = [now - then for now, then in zip(meter.spent, before, strict=True)]
+        plan, launch, wait = spent[Part.PLAN], spent[Part.LAUNCH], spent[Part.DEVICE]
+        rest = sum(spent) - plan - launch - wait
+        self.ticks.append(TickTimes(plan, launch, wait, rest, watch.launched, watch.settled))
+
     def run(self, until: Callable[[Session], bool] | None = None) -> None:
         """Tick until nothing is left to do, or until `until` says so before a tick."""
-        while self.loop.busy and not (until is not None and until(self)):
+        while self.engine.loop.busy and not (until is not None and until(self)):
             self.tick()
+
+    def drain(self) -> None:
+        """Settle what is in flight and launch nothing; rows stay where they are."""
+        while not self.engine.pipeline.empty:
+            self.engine.loop.settle()
 
     def stop(self) -> None:
         """Cancel what was asked, let it drain, and audit the empty engine."""
         for request_id in self._asked:
             self.mailbox.cancel(request_id)
         self._asked.clear()
-        while self.loop.busy:
-            self.loop.tick()
+        while self.engine.loop.busy:
+            self._tick()
             self.engine.book.take_emissions()
         self.engine.audit()

@@ -77,13 +77,13 @@ def ride(session: Session, requests: Sequence[Request], steps: int | None = None
 
     What still runs is cancelled, and the empty engine audited.
     """
-    notes, ticks = len(session.watch.notes), len(session.loop.ticks)
+    notes, ticks = len(session.watch.notes), len(session.ticks)
     session.submit(requests)
     try:
         advance(session, len(requests), steps)
     finally:
         session.stop()
-    return sum_up(session.watch.notes[notes:], session.loop.ticks[ticks:], len(requests))
+    return sum_up(session.watch.notes[notes:], session.ticks[ticks:], len(requests))
 
 
 def advance(session: Session, rows: int, steps: int | None) -> None:

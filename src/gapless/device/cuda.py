@@ -31,7 +31,7 @@ from gapless.device.program import Program
 from gapless.device.prompt import Prompt, prompt_words, write_prompt
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
-from gapless.device.stopwatch import Stopwatch
+from gapless.device.stopwatch import Stopwatch, Times
 from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
@@ -190,6 +190,7 @@ class CudaDevice:
             span = slice(places[0], places[-1] + 1)
             self.program.batch.masks[span].copy_(slot.masks[span], non_blocking=True)
         bucket = self.graphs.bucket(len(step.rows))
+        self._watch.start(step.id)
         self.graphs.tail(bucket, MASKED)
         self._land(flight, slot, bucket)
 
@@ -221,11 +222,12 @@ class CudaDevice:
         """See `Device`. Blocks until the copies have landed, never spins in Python."""
         self._check_open()
         flight = self._flights.due(step, rows)
-        started = ended = 0.0
+        times, waited, began = Times(0.0, 0.0), 0.0, time.perf_counter()
         try:
             for landed in flight.landed:
                 landed.synchronize()
-            started, ended = self._watch.read(step.id)
+            waited = time.perf_counter() - began
+            times = self._watch.read(step.id)
         except RuntimeError as error:  # what went wrong on the GPU after it was enqueued
             flight.error = self._lose(error)
         self._flights.land(flight)
@@ -233,7 +235,7 @@ class CudaDevice:
         failure = blame(flight)
         if failure is not None:
             raise failure
-        return Arrival(step.id, records_of(flight, rows), started, ended)
+        return Arrival(step.id, records_of(flight, rows), times.started, times.ended, times.paused, waited)
 
     def release(self, ref: RowRef) -> None:
         """See `Device`. A row that no step names is read by nobody, so nothing has to be done."""

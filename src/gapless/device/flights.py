@@ -42,8 +42,8 @@ class Flight(Generic[E]):
     """A launched step on its way. `waiting` rows are unsampled, those that `left` were parked, all others are sampled
     or closed.
 
-    `landed`: what to wait for before the lines are read. `origin` is the flight whose forward a parked row was computed
-    in: its failure is the parked row's too.
+    `landed`: what to wait for before the lines are read. `computed`: seconds the device spent between `started` and
+    `ended`. `origin` is the flight whose forward a parked row was computed in: its failure is the parked row's too.
     """
 
     step: Step
@@ -55,6 +55,7 @@ class Flight(Generic[E]):
     error: BaseException | None = None
     started: float | None = None
     ended: float = 0.0
+    computed: float = 0.0
     read: bool = False
 
 

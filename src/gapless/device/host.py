@@ -11,6 +11,7 @@ times, so the gap between two arrivals' is the device's idle time.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -79,13 +80,17 @@ class HostDevice:
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """See `Device`. Blocks on the copy worker's events, never spins."""
         flight = self._flights.due(step, rows)
+        began = time.perf_counter()
         for landed in flight.landed:
             landed.wait()
+        waited = time.perf_counter() - began
         self._flights.land(flight)
         failure = blame(flight)
         if failure is not None:
             raise failure
-        return Arrival(step.id, records_of(flight, rows), flight.started or flight.ended, flight.ended)
+        started = flight.ended if flight.started is None else flight.started
+        paused = max(0.0, flight.ended - started - flight.computed)
+        return Arrival(step.id, records_of(flight, rows), started, flight.ended, paused, waited)
 
     def release(self, ref: RowRef) -> None:
         """See `Device`."""

@@ -170,13 +170,15 @@ class Streams:
             self._time(flight, compute)
 
     def _time(self, flight: HostFlight, compute: Operation) -> None:
-        flight.started = time.perf_counter() if flight.started is None else flight.started
+        began = time.perf_counter()
+        flight.started = began if flight.started is None else flight.started
         try:
             with torch.inference_mode():
                 compute()
         except BaseException as error:
             self._fail(flight, error)
         flight.ended = time.perf_counter()
+        flight.computed += flight.ended - began
 
     def _fail(self, flight: HostFlight | None, error: BaseException) -> None:
         """Keep an exception for `wait`; only what cannot be blamed on one step loses the device."""

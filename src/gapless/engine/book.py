@@ -14,19 +14,19 @@ from gapless.engine.admission import Admission
 from gapless.engine.mailbox import Mail
 from gapless.engine.sequence import History, Roster, Running, Times
 from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout
-from gapless.observe.counters import Counters
+from gapless.observe.meter import Meter
 from gapless.records import Emission, Finish, FinishReason, Flags, InFlight, Request, RowRecord, RowRef
 
 
 class Book:
     """All requests between submission and their last emission."""
 
-    def __init__(self, table: Table, admission: Admission, roster: Roster, prefix: int, counters: Counters) -> None:
+    def __init__(self, table: Table, admission: Admission, roster: Roster, prefix: int, meter: Meter) -> None:
         self._table = table
         self._admission = admission
         self._roster = roster
         self._prefix = prefix
-        self._counters = counters
+        self._counters, self._bubble = meter.counters, meter.bubble
         self._emissions: list[Emission] = []
         self._order = 0
         self._deadlines: dict[int, float] = {}  # of requests that have one and have not ended, by id
@@ -114,7 +114,7 @@ class Book:
         if record.flags & Flags.NONFINITE:
             self._finalize(seq, now, error=_non_finite(seq))
             return
-        reason = seq.commit(record, now)
+        reason = seq.commit(record, now, self._bubble.idle)
         self._counters.tokens += 1
         tokens = (record.token,) if record.token is not None else ()
         self._emissions.append(Emission(seq.history.request.id, tokens))
@@ -182,7 +182,7 @@ class Book:
         self, history: History, now: float, *, reason: FinishReason | None = None, error: BaseException | None = None
     ) -> None:
         self._deadlines.pop(history.request.id, None)
-        finish = Finish(history.metrics(self._prefix, now), reason, error)
+        finish = Finish(history.metrics(self._prefix, now, self._bubble.idle), reason, error)
         self._counters.finished += error is None
         self._counters.failed += error is not None
         self._emissions.append(Emission(history.request.id, finish=finish))

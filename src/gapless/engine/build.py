@@ -21,17 +21,14 @@ from gapless.engine.prefix import PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import Roster
 from gapless.errors import InvariantBroken
-from gapless.observe.bubble import Bubble
-from gapless.observe.counters import Counters
+from gapless.observe.meter import Meter
 from gapless.records import Clock
 
 
 class MonotonicClock:
-    """The machine's monotonic clock."""
+    """The machine's clock of the finest grain, the one that the CPU device stamps its work with."""
 
-    def now(self) -> float:
-        """Return the time in seconds."""
-        return time.monotonic()
+    now = staticmethod(time.perf_counter)
 
 
 class Engine:
@@ -47,8 +44,9 @@ class Engine:
         clock: Clock | None = None,
     ) -> None:
         limits = device.limits
-        self.counters = Counters()
-        self.bubble = Bubble()
+        self.clock: Clock = clock or MonotonicClock()
+        self.meter = Meter(self.clock, limits.depth)
+        self.counters, self.bubble = self.meter.counters, self.meter.bubble
         self.pages = PagePool(limits.pages, limits.page_size)
         self.prefixes = PrefixTable(self.pages)
         self.rows = RowPool(limits.rows)
@@ -56,9 +54,8 @@ class Engine:
         self.pipeline = Pipeline(limits.depth, lanes=limits.rows * limits.depth)
         self.admission = Admission(limits, self.pages, self.prefixes, self.rows, self.roster, config.lookahead)
         planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
-        self.book = Book(table, self.admission, self.roster, limits.prefix, self.counters)
-        clock = clock or MonotonicClock()
-        blame = Blame(self.book, clock)
+        self.book = Book(table, self.admission, self.roster, limits.prefix, self.meter)
+        blame = Blame(self.book, self.clock)
         self.loop = Loop(
             device=device,
             pipeline=self.pipeline,
@@ -67,9 +64,7 @@ class Engine:
             masking=Masking(masks, self.book, blame),
             blame=blame,
             mailbox=mailbox,
-            clock=clock,
-            counters=self.counters,
-            bubble=self.bubble,
+            meter=self.meter,
         )
 
     def audit(self) -> None:

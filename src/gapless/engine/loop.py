@@ -17,9 +17,8 @@ from gapless.engine.masking import Masking
 from gapless.engine.pipeline import Flight, Pipeline
 from gapless.engine.planner import Planner
 from gapless.errors import InvariantBroken
-from gapless.observe.bubble import Bubble
-from gapless.observe.counters import Counters
-from gapless.records import Arrival, Clock, Step
+from gapless.observe.meter import Meter, Part
+from gapless.records import Arrival, Step
 
 ARRIVALS_PER_TICK = 8
 
@@ -35,27 +34,25 @@ class Loop:
     masking: Masking
     blame: Blame
     mailbox: Mailbox
-    clock: Clock
-    counters: Counters
-    bubble: Bubble
+    meter: Meter
 
     def tick(self) -> bool:
         """Launch what fits, finish sampling what is ready, settle the oldest step, and again what that made ready."""
         if self.pipeline.empty:
             self._admit()
-        step = self.planner.next(self.pipeline, self.clock.now())
+        step = self.planner.next(self.pipeline, self.meter.enter(Part.PLAN))
         if step:
             self._launch(step)
         moved = self._finalize_ready() or step is not None
         if self.pipeline.must_settle(step):
-            self._settle()
+            self.settle()
             moved = True
         moved = self._finalize_ready() or moved
         moved = self._admit() or moved  # after the launch: arrivals never delay the device
         moved = self._release() or moved
         busy = self.busy
         if not busy:
-            self.bubble.rest()
+            self.meter.rest()
         elif not moved:
             self._sleep()
         return busy
@@ -66,11 +63,12 @@ class Loop:
         return not (self.pipeline.empty and self.book.idle and self.mailbox.empty)
 
     def _launch(self, step: Step) -> None:
+        self.meter.enter(Part.LAUNCH, step)
         for flight in self.pipeline.flights:  # this forward overwrites the logits of rows not yet sampled
             self._park(flight)
         with self.blame.on_step(step):
             self.device.launch(step)
-            self.counters.launched(step.kind, overlaps=self.pipeline.slots_held > 0)
+            self.meter.launched(step.kind, self.pipeline.slots_held)
             self.pipeline.launch(step)
             for prefill in step.prefills:
                 self.masking.request(prefill.start.ref)
@@ -78,7 +76,7 @@ class Loop:
     def _park(self, flight: Flight) -> None:
         if flight.waiting:
             lanes = self.pipeline.park(flight)
-            self.counters.parked += len(lanes)
+            self.meter.parked(len(lanes))
             with self.blame.on(lanes):
                 self.device.park(flight.step, lanes)
 
@@ -87,29 +85,31 @@ class Loop:
         sampled = 0
         for flight in self.pipeline.flights:
             if masks := self.masking.ready(flight.waiting):
+                self.meter.enter(Part.FINALIZE, flight.step)
                 with self.blame.on(masks, closing=all(m is None for m in masks.values())):
                     self.device.finalize(flight.step, masks)
                     sampled += self.pipeline.sampled(flight, list(masks))
         for parked in self.pipeline.parked:
             if masks := self.masking.ready([parked.ref]):
                 small = self.planner.parked_step(parked.ref, parked.lane)
+                self.meter.enter(Part.FINALIZE, small)
                 with self.blame.on(masks, closing=masks[parked.ref] is None):
                     self.device.finalize(small, masks)
                     sampled += self.pipeline.unpark(parked, small)
         return sampled > 0
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Wait for the oldest step and commit it (I2), also if all its rows are parked: it may have failed."""
         flight = self.pipeline.oldest()
         self._park(flight)
         with self.blame.on_step(flight.step):
+            self.meter.enter(Part.DEVICE, flight.step)
             self._commit(flight.step, self.device.wait(flight.step, tuple(flight.sampled)))
         self.pipeline.retire(flight)
+        self.meter.retired(self.pipeline.slots_held)
 
     def _commit(self, step: Step, arrival: Arrival) -> None:
-        self.counters.committed(step.kind, self.pipeline.kinds())
-        self.bubble.note(step.kind, arrival)
-        now = self.clock.now()
+        now = self.meter.landed(step, arrival, self.pipeline.kinds())
         for record in arrival.records:
             with self.blame.on([record.ref]):
                 self.book.commit(record, now)
@@ -117,7 +117,8 @@ class Loop:
 
     def _admit(self) -> bool:
         """Take arrivals, cancellations and deadlines. Returns whether that changed anything."""
-        return self.book.take_mail(self.mailbox.take(ARRIVALS_PER_TICK), self.clock.now())
+        now = self.meter.enter(Part.ADMIT)
+        return self.book.take_mail(self.mailbox.take(ARRIVALS_PER_TICK), now)
 
     def _release(self) -> bool:
         """Give back what sequences at zero refs hold: finalize early, release late (I5)."""
@@ -130,6 +131,6 @@ class Loop:
     def _sleep(self) -> None:
         """Nothing moved: only rows without masks are in flight. Block until one is ready, an arrival or a deadline."""
         if not self.pipeline.empty:
-            self.mailbox.sleep(self.book.until_deadline(self.clock.now()))
+            self.mailbox.sleep(self.book.until_deadline(self.meter.enter(Part.MASK)))
         elif not self.book.idle and self.mailbox.empty:
             raise InvariantBroken("no step is in flight and none can be launched, but requests wait")

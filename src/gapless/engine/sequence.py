@@ -25,11 +25,15 @@ from gapless.records import (
 
 @dataclass(slots=True)
 class Times:
-    """Moments of one request on the loop's clock, in seconds; None until they happen."""
+    """Moments of one request on the loop's clock, in seconds; None until they happen.
+
+    `idle`: how long the device had stood idle until the step of the first token, in seconds.
+    """
 
     submitted: float
     admitted: float | None = None
     first_token: float | None = None
+    idle: float | None = None
 
 
 @dataclass(slots=True)
@@ -51,8 +55,8 @@ class History:
         block = prefix if self.request.prompt.picture is not None else 0
         return block + len(self.request.prompt.ids) + len(self.tokens)
 
-    def metrics(self, prefix: int, now: float) -> Metrics:
-        """Sum up at time `now`."""
+    def metrics(self, prefix: int, now: float, idle: float) -> Metrics:
+        """Sum up at time `now`, when the device has stood idle for `idle` seconds."""
         t = self.times
         admitted = t.admitted if t.admitted is not None else now
         first = t.first_token if t.first_token is not None else now
@@ -65,6 +69,7 @@ class History:
             decode_ms=1e3 * (now - first),
             cached_tokens=self.cached_tokens,
             preemptions=self.preemptions,
+            idle_ms=0.0 if t.idle is None else 1e3 * max(0.0, idle - t.idle),
         )
 
 
@@ -111,14 +116,15 @@ class Running:
             host_masked=request.host_masked,
         )
 
-    def commit(self, record: RowRecord, now: float) -> FinishReason | None:
-        """Take one sampled token. The end was judged on the device; its flags are followed, not recomputed (I6)."""
+    def commit(self, record: RowRecord, now: float, idle: float) -> FinishReason | None:
+        """Take one sampled token, at time `now` and after `idle` seconds of the device's. The end was judged on the
+        device; its flags are followed, not recomputed (I6)."""
         if record.token is not None:
             self.history.tokens.append(record.token)
             self.history.walker.advance(record.token.id)
             self.fresh += 1
             if self.history.times.first_token is None:
-                self.history.times.first_token = now
+                self.history.times.first_token, self.history.times.idle = now, idle
         if record.flags & Flags.STOP:
             return FinishReason.STOP
         if record.flags & Flags.LENGTH:

@@ -1,42 +1,62 @@
 """The bubble: how long the device stood idle while there was work.
 
-Fed with each step's start and end on the device's clock, in commit order. A gap between the end of one step and the
-start of the next counts as idle; a gap across `rest` (nothing was asked of the engine) does not.
+Fed with each step's times on the device's clock, in commit order; they are read when a step has landed, so knowing them
+costs the device nothing. One stream computes everything. What it did not spend in steps between the first one's start
+and the last one's end, it was idle: between steps, and where a step paused for host masks. A gap across `rest` (nothing
+was asked of the engine) does not count. This is the one definition of idle: an answer's `idle_ms`, the totals, the
+benchmarks and the timeline all use it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gapless.records import Arrival, StepKind
 
 
 @dataclass(slots=True)
-class Bubble:
-    """Device seconds since the loop began: busy in steps of each kind, and idle between steps."""
+class Busy:
+    """Steps of one kind: how many, and device seconds spent in them."""
 
     steps: int = 0
-    decode_steps: int = 0
-    decode_busy: float = 0.0
-    busy: float = 0.0
+    seconds: float = 0.0
+
+
+def _by_kind() -> dict[StepKind, Busy]:
+    return {kind: Busy() for kind in StepKind}
+
+
+@dataclass(slots=True)
+class Bubble:
+    """Device seconds since the loop began: busy in steps of each kind, and idle in between."""
+
+    kinds: dict[StepKind, Busy] = field(default_factory=_by_kind)
     idle: float = 0.0
     _last_end: float | None = None
 
     def note(self, kind: StepKind, arrival: Arrival) -> None:
         """Take one step's times."""
-        spent = arrival.ended - arrival.started
-        self.steps += 1
-        self.busy += spent
-        if kind is StepKind.DECODE:
-            self.decode_steps += 1
-            self.decode_busy += spent
-        if self._last_end is not None:
-            self.idle += max(0.0, arrival.started - self._last_end)
-        self._last_end = max(arrival.ended, self._last_end or arrival.ended)
+        computed = arrival.ended - arrival.started - arrival.paused
+        spent = self.kinds[kind]
+        spent.steps += 1
+        spent.seconds += computed
+        until = arrival.started if self._last_end is None else self._last_end
+        self._last_end = max(until, arrival.ended)
+        self.idle += self._last_end - until - computed  # below 0 for a step within a pause that was counted before
 
     def rest(self) -> None:
         """There is no work: what follows until the next step is not idle time."""
         self._last_end = None
+
+    @property
+    def steps(self) -> int:
+        """Steps of all kinds."""
+        return sum(spent.steps for spent in self.kinds.values())
+
+    @property
+    def busy(self) -> float:
+        """Seconds in steps of all kinds."""
+        return sum(spent.seconds for spent in self.kinds.values())
 
     @property
     def idle_share(self) -> float:
