@@ -24,11 +24,12 @@ from PIL import Image
 from recipes.glint.phrases import KINDS, PLURALS, article
 from recipes.glint.prompts import fill
 from recipes.glint.scenes import Scene, Thing, draw, make_scene
-from recipes.glint.shapes import CONTOUR_SCALE, DISTANCES, EXTENTS
+from recipes.glint.shapes import CONTOUR_SCALE, DISTANCES, EXTENTS, contour
 from recipes.glint.streams import PIECES, Stream, Vocabulary
 
 Point = tuple[float, float]
 BITE, BITE_AT = 0.85, 0.389  # the circle that is cut from the moon: radius, and x and -y of its centre
+NUMBERS = sorted({n for kind in range(len(KINDS)) for point in contour(kind) for n in point})
 TIP = 0.9744  # how far the moon's tips reach to the right and up; it reaches 1 to the left and down
 
 
@@ -39,25 +40,43 @@ def _moon(xp: ModuleType, u: Any, v: Any) -> Any:
     return xp.maximum(xp.sqrt(x * x + y * y + 1e-9) - 1, bite) * 2 / (1 + TIP)
 
 
-def _moon_outline(inner: int = 4, outer: int = 8) -> tuple[Point, ...]:
-    """The inner arc from the upper tip to the right one, then the outer arc back around the left."""
+def _snapped(c: float) -> int:
+    """A coordinate -1..1 of an outline as one of the numbers 0..960 that the eight outlines use.
+
+    The frozen head was never taught to tell the other numbers apart, and low-rank branches cannot make up for that.
+    """
+    place = (c + 1) / 2 * CONTOUR_SCALE
+    return min(NUMBERS, key=lambda n: abs(n - place))
+
+
+def _miss(point: Point) -> float:
+    """How far a point moves when it is snapped."""
+    return max(abs(_snapped(c) * 2 / CONTOUR_SCALE - 1 - c) for c in point)
+
+
+def _moon_outline(inner: int = 5, outer: int = 9) -> tuple[Point, ...]:
+    """Tip, inner arc, tip, and the outer arc back around the left; of each stretch the point that moves least."""
     lean, away = -math.pi / 4, math.sqrt(2) * BITE_AT
     half = math.acos((1 - BITE**2 + away**2) / (2 * away))
     bite = math.atan2(math.sin(half), math.cos(half) - away)
-    points = []
-    for i in range(inner + 1):
-        a = lean - bite - (2 * math.pi - 2 * bite) * i / inner
-        points.append((BITE_AT + BITE * math.cos(a), -BITE_AT + BITE * math.sin(a)))
-    for i in range(1, outer):
-        a = lean + half + (2 * math.pi - 2 * half) * i / outer
-        points.append((math.cos(a), math.sin(a)))
     scale, shift = 2 / (1 + TIP), (1 - TIP) / (1 + TIP)
-    return tuple((x * scale + shift, y * scale - shift) for x, y in points)
+
+    def on(centre: float, radius: float, angle: float) -> Point:
+        x, y = centre + radius * math.cos(angle), -centre + radius * math.sin(angle)
+        return x * scale + shift, y * scale - shift
+
+    def arc(centre: float, radius: float, start: float, sweep: float, count: int) -> list[Point]:
+        turns = [[(i + 0.5 + s / 100) / count for s in range(-35, 36)] for i in range(count)]
+        return [min((on(centre, radius, start + sweep * u) for u in stretch), key=_miss) for stretch in turns]
+
+    back = arc(BITE_AT, BITE, lean - bite, 2 * (bite - math.pi), inner)
+    around = arc(0, 1, lean + half, 2 * (math.pi - half), outer)
+    return on(0, 1, lean - half), *back, on(0, 1, lean + half), *around
 
 
 def _hexagon(xp: ModuleType, u: Any, v: Any) -> Any:
-    """A regular hexagon with a flat top, stretched to the square."""
-    return xp.maximum(xp.abs(v) - 1, (xp.abs(u) + xp.abs(v) / 2 - 1) / math.hypot(1, 0.5))
+    """A hexagon with a flat top."""
+    return xp.maximum(xp.abs(v) - 1, (xp.abs(u) + 0.55 * xp.abs(v) - 1) / math.hypot(1, 0.55))
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,7 @@ class Shape:
 
     def outline_text(self) -> list[str]:
         """Pieces of the outline's path, as segment answers: ``M x y L x y ... Z``, integers 0..960."""
-        numbers = [str(round((c + 1) / 2 * CONTOUR_SCALE)) for point in self.outline for c in point]
+        numbers = [str(_snapped(c)) for point in self.outline for c in point]
         return ["M", *numbers[:2], "L", *numbers[2:], "Z"]
 
     def boxed(self, extents: Point) -> Callable[[ModuleType, Any, Any], Any]:
@@ -85,7 +104,7 @@ class Shape:
         return distance
 
 
-HEXAGON = ((-0.5, -1.0), (0.5, -1.0), (1.0, 0.0), (0.5, 1.0), (-0.5, 1.0), (-1.0, 0.0))
+HEXAGON = ((-0.45, -1.0), (0.45, -1.0), (1.0, 0.0), (0.45, 1.0), (-0.45, 1.0), (-1.0, 0.0))
 SHAPES = {
     "moon": Shape("moon", "moons", _moon, _moon_outline(), len(DISTANCES)),
     "hexagon": Shape("hexagon", "hexagons", _hexagon, HEXAGON, len(DISTANCES) + len(KINDS)),

@@ -7,10 +7,12 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw
 from recipes.glint import phrases, scenes
 from recipes.glint.decode import Reply
 from recipes.glint.lora_score import about, requests, right
 from recipes.glint.new_word import PARTS, SHAPES, Cast, Exchanged, Stage
+from recipes.glint.shapes import contour
 from recipes.glint.streams import COORD, SIZE, Stream, Vocabulary
 
 
@@ -55,6 +57,19 @@ def test_outlines_lie_on_the_edge_clockwise_from_the_top(word):
     pieces, vocabulary = shape.outline_text(), Vocabulary()
     assert pieces[0] == "M" and pieces[3] == "L" and pieces[-1] == "Z"
     assert all(len(vocabulary.encode(piece)) == 1 for piece in pieces)
+
+
+@pytest.mark.parametrize("word", sorted(SHAPES))
+def test_outlines_use_numbers_that_glint_has_learnt_and_still_fit(word):
+    shape = SHAPES[word]
+    known = {n for kind in range(8) for point in contour(kind) for n in point}
+    numbers = [int(piece) for piece in shape.outline_text() if piece.isdigit()]
+    assert set(numbers) <= known
+    image = Image.new("1", (480, 480))
+    ImageDraw.Draw(image).polygon([n / 2 for n in numbers], fill=1)
+    grid = (np.arange(480) + 0.5) / 240 - 1
+    drawn, true = np.asarray(image), shape.distance(np, grid[None, :], grid[:, None]) <= 0
+    assert (drawn & true).sum() / (drawn | true).sum() > 0.9
 
 
 def test_without_a_part_the_picture_is_the_scene(stage):
