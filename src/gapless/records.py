@@ -221,13 +221,32 @@ class RowRecord:
     token: Token | None
 
 
+class Lane(StrEnum):
+    """A stream of the device, in whose order things happen on it."""
+
+    COMPUTE = "compute"
+    COPY = "copy"
+    UPLOAD = "upload"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpan:
+    """What a stream did for a step, for the timeline: forward, sampling, copy, upload. Seconds on the host's clock."""
+
+    lane: Lane
+    name: str
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One step's results, owned by the receiver (copies, never views of landing buffers: I4).
 
     `started`/`ended`: when the device began and finished computing it, seconds on the device's own clock; for `paused`
-    of them it computed nothing, since rows waited for host masks between forward and sampling. `waited`: how long
-    `wait` stood still for it, seconds of the host's time.
+    of them it computed nothing, since rows waited for host masks between forward and sampling. `landed`: when the
+    host's wait for it was over and reading it began, on the loop's clock. `spans`: what each stream did for it, from a
+    device that was made while a timeline is recorded.
     """
 
     step_id: int
@@ -235,7 +254,8 @@ class Arrival:
     started: float
     ended: float
     paused: float = 0.0
-    waited: float = 0.0
+    landed: float = 0.0
+    spans: tuple[DeviceSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 @dataclass(eq=False)
 class InlineEvent:
     runtime: InlineRuntime
-    at: int = 0
+    at: float = 0
     late: list[Callable[[], None]] = field(default_factory=list)
     waited: int = 0
 
@@ -46,7 +46,8 @@ class InlineRuntime:
     uploads: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     name: str = "an imaginary GPU"
-    _clock: Iterator[int] = field(default_factory=lambda: count(1))
+    clock: Iterator[float] = field(default_factory=lambda: count(1))
+    """What marks are stamped with, in microseconds: a count, unless a test gives it the time."""
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
@@ -62,16 +63,30 @@ class InlineRuntime:
         return InlineEvent(self)
 
     def mark(self, event: InlineEvent) -> None:
-        event.at = next(self._clock)
+        event.at = next(self.clock)
 
-    def copy_out(self, source: Tensor, target: Tensor, after: InlineEvent, landed: InlineEvent) -> None:
+    def copy_out(
+        self,
+        source: Tensor,
+        target: Tensor,
+        after: InlineEvent,
+        landed: InlineEvent,
+        began: InlineEvent | None = None,
+    ) -> None:
         self.copies += 1
+        self._time(began, landed)
         taken = source.clone()
         landed.late.append(lambda: target.copy_(taken))
 
-    def upload(self, source: Tensor, target: Tensor, arrived: InlineEvent) -> None:
+    def upload(self, source: Tensor, target: Tensor, arrived: InlineEvent, began: InlineEvent | None = None) -> None:
         self.uploads += 1
+        self._time(began, arrived)
         target.copy_(source)
+
+    def _time(self, began: InlineEvent | None, ended: InlineEvent) -> None:
+        if began is not None:
+            self.mark(began)
+            self.mark(ended)
 
     def seconds(self, earlier: InlineEvent, later: InlineEvent) -> float:
         if not (earlier.at and later.at):

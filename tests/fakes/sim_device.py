@@ -29,7 +29,9 @@ from gapless.records import (
     POISON,
     Arrival,
     DeviceLimits,
+    DeviceSpan,
     Flags,
+    Lane,
     Mask,
     Prefill,
     RowRecord,
@@ -39,6 +41,13 @@ from gapless.records import (
     Token,
     ValueHead,
 )
+
+SPANS = {
+    "forward": (Lane.COMPUTE, "forward"),
+    "sample": (Lane.COMPUTE, "sampling"),
+    "copy": (Lane.COPY, "copy"),
+}
+"""Events that a timeline shows, as it names them."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ class Landing:
     started: float = 0.0
     ended: float = 0.0
     paused: float = 0.0
+    spans: list[DeviceSpan] = field(default_factory=list)
 
 
 class SimDevice:
@@ -187,7 +197,7 @@ class SimDevice:
         self._clock.advance_to(landing.lands)
         landed = self._clock.now()
         self._log("wait", step, rows, began, landed)
-        arrival = self._read(step, landing, rows, landed - began)
+        arrival = self._read(step, landing, rows, landed)
         with self._judged():
             self.referee.after_wait(step, rows, arrival)
         self._clock.advance(self._timing.bookkeeping if rows else 0.0)
@@ -308,10 +318,10 @@ class SimDevice:
 
     def _poison_landing(self, landing: Landing, step: Step, rows: tuple[RowRef, ...]) -> None:
         landing.stamp = step.id
-        landing.paused = 0.0
+        landing.paused, landing.spans = 0.0, []
         landing.cells = dict.fromkeys(rows)
 
-    def _read(self, step: Step, landing: Landing, rows: tuple[RowRef, ...], waited: float) -> Arrival:
+    def _read(self, step: Step, landing: Landing, rows: tuple[RowRef, ...], landed: float) -> Arrival:
         records = []
         for ref in rows:
             record = landing.cells.get(ref)
@@ -320,7 +330,8 @@ class SimDevice:
                     "I4", f"the landing buffer of step {step.id} holds step {landing.stamp}, nothing for {ref}"
                 )
             records.append(record)
-        return Arrival(step.id, tuple(records), landing.started, landing.ended, landing.paused, waited)
+        found = tuple(records), landing.started, landing.ended, landing.paused, landed, tuple(landing.spans)
+        return Arrival(step.id, *found)
 
     # -- faults and log ----------------------------------------------------------------------------------------------
 
@@ -357,6 +368,8 @@ class SimDevice:
 
     def _log(self, name: str, step: Step, rows: tuple[RowRef, ...], start: float, end: float) -> None:
         self.events.append(Event(name, step.id, step.kind, rows, start, end))
+        if name in SPANS:
+            self._landing(step).spans.append(DeviceSpan(*SPANS[name], start, end))
 
 
 @dataclass

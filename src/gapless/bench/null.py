@@ -6,6 +6,7 @@ any number of rows a decode step is one launch and one wait.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from gapless.errors import InvariantBroken
@@ -40,9 +41,10 @@ class NullDevice:
 
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """One token for each row; the device's clock counts steps."""
+        landed = time.perf_counter()
         self._time += 1.0
         records = tuple(RowRecord(ref, Flags.NONE, WORD) for ref in rows)
-        return Arrival(step.id, records, self._time - 1.0, self._time)
+        return Arrival(step.id, records, self._time - 1.0, self._time, landed=landed)
 
     def release(self, ref: RowRef) -> None:
         """Rows hold nothing here."""

@@ -53,6 +53,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless demo", "ask, draw, and run the fixed mix; pictures go to demo-out/"),
         Example("gapless demo --out /tmp/look", "the pictures elsewhere"),
     ),
+    "trace": (
+        Example('gapless trace trace.json -- query photo.png "What is this?"', "a timeline, for ui.perfetto.dev"),
+        Example("gapless trace trace.json --png bubble.png -- bench mix", "and depth 1 above depth 2, drawn"),
+    ),
     "bench": (
         Example("gapless bench mix", "24 requests at once, at depth 1 and 2"),
         Example("gapless bench decode --host-only", "what the engine itself takes for a step"),

@@ -16,7 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from gapless import __version__
-from gapless.cli import bench, demo, models, skills
+from gapless.cli import bench, demo, models, skills, trace
 from gapless.cli.examples import epilog
 from gapless.cli.terminal import complain
 from gapless.errors import GaplessError
@@ -30,6 +30,7 @@ for _name, _command in skills.COMMANDS.items():
     app.command(_name, epilog=epilog(_name))(_command)
 app.command("models", epilog=epilog("models"))(models.models)
 app.command("demo", epilog=epilog("demo"))(demo.demo)
+app.command("trace", epilog=epilog("trace"))(trace.trace)
 app.add_typer(bench.app, name="bench", epilog=epilog("bench"))
 
 

@@ -35,7 +35,8 @@ from gapless.device.stopwatch import Stopwatch, Times
 from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
-from gapless.records import Arrival, DeviceLimits, Mask, RowRef, Step, StepKind
+from gapless.observe.recording import current
+from gapless.records import Arrival, Crops, DeviceLimits, Lane, Mask, RowRef, Step, StepKind
 
 _CLOSED = "the device was closed; load the model again"
 
@@ -58,7 +59,7 @@ class CudaDevice:
         self._needs = Needs(self.program.table, self._limits.rows)
         self._reach = np.zeros(self._limits.rows, dtype=np.int64)  # positions a row's table must hold, or more
         self._flights: Flights[Event] = Flights([s.landed for s in self._slots], self._lanes.landed, cuda.poison)
-        self._watch = Stopwatch(self.runtime)
+        self._watch = Stopwatch(self.runtime, detailed=current() is not None)
         self._marks: deque[Event] = deque()
         self._lost: DeviceLost | None = None
         self._closed = False
@@ -121,6 +122,7 @@ class CudaDevice:
             self._decode(step, bucket)
         rows = [ref.row for ref in step.rows if ref.row not in step.unsampled]
         if rows:
+            self._watch.split(step.id)
             self.graphs.tail(bucket, self._needs.kind(rows))
         self._land(flight, slot, bucket)
 
@@ -141,11 +143,15 @@ class CudaDevice:
             self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
         self._prompts[: ends[-1]].copy_(slot.prompts[: ends[-1]], non_blocking=True)
         for place, (prefill, start, end) in enumerate(zip(step.prefills, [0, *ends], ends, strict=False)):
-            crops = None if prefill.picture is None else self._arena.send(prefill.picture.crops)
+            crops = None if prefill.picture is None else self._upload(step, prefill.picture.crops)
             self.program.prompt(place, prefill, Prompt.of(prefill, self._prompts[start:end], crops))
             if crops is not None:
                 self._arena.release()
         self.program.head(bucket)
+
+    def _upload(self, step: Step, crops: Crops) -> torch.Tensor:
+        arrived = self.runtime.event(timed=self._watch.detailed)
+        return self._arena.send(crops, arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Keep the lines where no later step writes them, and copy them to the host behind that."""
@@ -153,8 +159,9 @@ class CudaDevice:
         self._send_home(flight, slot.lines[:bucket], slot.landing[:bucket])
 
     def _send_home(self, flight: Flight[Event], lines: torch.Tensor, landing: torch.Tensor) -> None:
-        landed = self._marks.popleft() if self._marks else self.runtime.event()
-        self.runtime.copy_out(lines, landing, self._watch.stop(flight.step.id), landed)
+        landed = self._marks.popleft() if self._marks else self.runtime.event(timed=self._watch.detailed)
+        began = self._watch.beside(flight.step.id, Lane.COPY, landed)
+        self.runtime.copy_out(lines, landing, self._watch.stop(flight.step.id), landed, began)
         flight.landed.append(landed)
 
     @torch.inference_mode()
@@ -190,7 +197,7 @@ class CudaDevice:
             span = slice(places[0], places[-1] + 1)
             self.program.batch.masks[span].copy_(slot.masks[span], non_blocking=True)
         bucket = self.graphs.bucket(len(step.rows))
-        self._watch.start(step.id)
+        self._watch.start(step.id, "sampling")
         self.graphs.tail(bucket, MASKED)
         self._land(flight, slot, bucket)
 
@@ -201,7 +208,7 @@ class CudaDevice:
         if mask is not None:
             lanes.mask_rows[lane] = mask
             self.program.parked.masks[0].copy_(lanes.masks[lane], non_blocking=True)
-        self._watch.start(step.id)
+        self._watch.start(step.id, "sampling")
         self.program.fetch(lane)
         self.graphs.parked_tail()
         lanes.lines[lane].copy_(self.program.parked.lines[0])
@@ -222,11 +229,11 @@ class CudaDevice:
         """See `Device`. Blocks until the copies have landed, never spins in Python."""
         self._check_open()
         flight = self._flights.due(step, rows)
-        times, waited, began = Times(0.0, 0.0), 0.0, time.perf_counter()
+        times, over = Times(0.0, 0.0), 0.0
         try:
             for landed in flight.landed:
                 landed.synchronize()
-            waited = time.perf_counter() - began
+            over = time.perf_counter()
             times = self._watch.read(step.id)
         except RuntimeError as error:  # what went wrong on the GPU after it was enqueued
             flight.error = self._lose(error)
@@ -235,7 +242,8 @@ class CudaDevice:
         failure = blame(flight)
         if failure is not None:
             raise failure
-        return Arrival(step.id, records_of(flight, rows), times.started, times.ended, times.paused, waited)
+        records = records_of(flight, rows)
+        return Arrival(step.id, records, times.started, times.ended, times.paused, over, times.spans)
 
     def release(self, ref: RowRef) -> None:
         """See `Device`. A row that no step names is read by nobody, so nothing has to be done."""

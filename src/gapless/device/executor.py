@@ -9,6 +9,7 @@ raises `InvariantBroken`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +64,9 @@ class Executor:
         if rehearse:
             self.program.cache.poison(tuple(range(limits.pages)))
 
-    def launch(self, work: Work) -> None:
-        """Apply the changes, run the forward, sample every row that does not wait for a host mask."""
+    def launch(self, work: Work) -> float | None:
+        """Apply the changes, run the forward, sample every row that does not wait for a host mask. Returns when the
+        sampling began (`time.perf_counter`), None if there was none."""
         step, count = work.step, len(work.step.rows)
         if self._rehearse and step.freed:
             self.program.cache.poison(step.freed)
@@ -83,9 +85,12 @@ class Executor:
             if self._rehearse:
                 self.program.rows.hand_over(self.program.inbox.rows[:count])
         ready = [ref.row for ref in step.rows if ref.row not in step.unsampled]
-        if ready:
-            self.program.tail(count, self._needs.kind(ready))
-            self.slots[step.slot][:count] = self.program.batch.lines[:count]
+        if not ready:
+            return None
+        began = time.perf_counter()
+        self.program.tail(count, self._needs.kind(ready))
+        self.slots[step.slot][:count] = self.program.batch.lines[:count]
+        return began
 
     def _deliver(self, work: Work) -> None:
         sent = work.sent
@@ -95,8 +100,10 @@ class Executor:
         if sent >= self._layout.granted:
             self.program.extend()
 
-    def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
-        """Sample rows that waited, from the shared buffers or from their lane; those with mask None are closed."""
+    def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> float:
+        """Sample rows that waited, from the shared buffers or from their lane; those with mask None are closed.
+        Returns when it began."""
+        began = time.perf_counter()
         asked = [demand(ref, masks) for ref in step.rows]
         if step.kind is StepKind.PARKED:
             self.program.lane_words[:] = torch.tensor([step.id, step.rows[0].row, asked[0]])
@@ -104,7 +111,7 @@ class Executor:
             self._mask(self.program.parked.masks, step, masks)
             self.program.parked_tail()
             self.lanes[step.lane][:] = self.program.parked.lines
-            return
+            return began
         count = len(step.rows)
         head = np.empty(self._layout.head, dtype=np.int64)
         write_head(self._layout, head, step, asked)
@@ -112,6 +119,7 @@ class Executor:
         self._mask(self.program.batch.masks, step, masks)
         self.program.tail(count, MASKED)
         self.slots[step.slot][:count] = self.program.batch.lines[:count]
+        return began
 
     def _mask(self, target: torch.Tensor, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
         for place, ref in enumerate(step.rows):

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from gapless.device.record import Lines, unpack_lines
 from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
-from gapless.records import POISON, Mask, RowRecord, RowRef, Step, StepKind
+from gapless.records import POISON, DeviceSpan, Mask, RowRecord, RowRef, Step, StepKind
 
 E = TypeVar("E")
 
@@ -43,7 +43,8 @@ class Flight(Generic[E]):
     or closed.
 
     `landed`: what to wait for before the lines are read. `computed`: seconds the device spent between `started` and
-    `ended`. `origin` is the flight whose forward a parked row was computed in: its failure is the parked row's too.
+    `ended`; `spans`: on what. `origin` is the flight whose forward a parked row was computed in: its failure is the
+    parked row's too.
     """
 
     step: Step
@@ -56,6 +57,7 @@ class Flight(Generic[E]):
     started: float | None = None
     ended: float = 0.0
     computed: float = 0.0
+    spans: list[DeviceSpan] = field(default_factory=list)
     read: bool = False
 
 

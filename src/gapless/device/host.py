@@ -80,17 +80,18 @@ class HostDevice:
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """See `Device`. Blocks on the copy worker's events, never spins."""
         flight = self._flights.due(step, rows)
-        began = time.perf_counter()
-        for landed in flight.landed:
-            landed.wait()
-        waited = time.perf_counter() - began
+        for copied in flight.landed:
+            copied.wait()
+        landed = time.perf_counter()
         self._flights.land(flight)
         failure = blame(flight)
         if failure is not None:
             raise failure
         started = flight.ended if flight.started is None else flight.started
         paused = max(0.0, flight.ended - started - flight.computed)
-        return Arrival(step.id, records_of(flight, rows), started, flight.ended, paused, waited)
+        return Arrival(
+            step.id, records_of(flight, rows), started, flight.ended, paused, landed, spans=tuple(flight.spans)
+        )
 
     def release(self, ref: RowRef) -> None:
         """See `Device`."""

@@ -86,8 +86,9 @@ class Arena:
         self._host, self._there, self.size = host, there, size
         self._bytes: Crops = host.numpy()
 
-    def send(self, crops: Crops) -> Tensor:
-        """Copy crops uint8 [n, side, side, 3] in and upload them; returns them on the device, for the compute stream.
+    def send(self, crops: Crops, arrived: Event, began: Event | None = None) -> Tensor:
+        """Copy crops uint8 [n, side, side, 3] in and upload them between `began` and `arrived`; returns them on the
+        device, for the compute stream.
 
         Waits for earlier pictures to be read if there is no room beside them. `release` must follow once the kernels
         that read them are enqueued.
@@ -95,7 +96,7 @@ class Arena:
         start = self._make_room(crops.nbytes)
         end = start + crops.nbytes
         np.copyto(self._bytes[start:end], crops.reshape(-1))
-        self._runtime.upload(self._host[start:end], self._there[start:end], self._runtime.event())
+        self._runtime.upload(self._host[start:end], self._there[start:end], arrived, began)
         self._regions.append(_Region(start, end, self._runtime.event()))
         return self._there[start:end].view(crops.shape)
 

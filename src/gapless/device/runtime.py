@@ -54,12 +54,13 @@ class Runtime(Protocol):
         """Let the compute stream reach `event` after what it has been given."""
         ...
 
-    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event) -> None:
-        """On the copy stream: after `after`, copy to pinned `target`; then `landed`."""
+    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event, began: Event | None = None) -> None:
+        """On the copy stream: after `after`, copy to pinned `target`; then `landed`. `began` is reached before it."""
         ...
 
-    def upload(self, source: Tensor, target: Tensor, arrived: Event) -> None:
-        """On the upload stream: copy pinned `source`; the compute stream goes on after `arrived`."""
+    def upload(self, source: Tensor, target: Tensor, arrived: Event, began: Event | None = None) -> None:
+        """On the upload stream: copy pinned `source`; the compute stream goes on after `arrived`. `began` is reached
+        before it."""
         ...
 
     def seconds(self, earlier: Event, later: Event) -> float:
@@ -128,20 +129,24 @@ class CudaRuntime:
         """See `Runtime`."""
         self._own(event).record(self.compute)
 
-    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event) -> None:
+    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event, began: Event | None = None) -> None:
         """See `Runtime`."""
         self._copy.wait_event(self._own(after))
         torch.cuda.set_stream(self._copy)
         try:
+            if began is not None:
+                self._own(began).record(self._copy)
             target.copy_(source, non_blocking=True)
             self._own(landed).record(self._copy)
         finally:
             torch.cuda.set_stream(self.compute)
 
-    def upload(self, source: Tensor, target: Tensor, arrived: Event) -> None:
+    def upload(self, source: Tensor, target: Tensor, arrived: Event, began: Event | None = None) -> None:
         """See `Runtime`."""
         torch.cuda.set_stream(self._upload)
         try:
+            if began is not None:
+                self._own(began).record(self._upload)
             target.copy_(source, non_blocking=True)
             self._own(arrived).record(self._upload)
         finally:

@@ -1,76 +1,142 @@
-"""When steps began and ended on the GPU, in seconds on its own clock.
+"""When steps began and ended on the GPU, in seconds.
 
 In: marks on the compute stream. Out: times, once a step has landed. Each time is measured from the end of the step read
 before it, so that small differences stay exact however long the engine runs. A step that waits for host masks comes in
 several stretches: its forward, then what is sampled with masks; between them it pauses.
+
+The clock's origin is arbitrary. A `detailed` watch also marks where a forward ends and what other streams do, and puts
+it all on the host's `time.perf_counter` by one anchor: a mark that an idle stream reaches between two readings of that
+clock, taken before the first step. It is off by half of what lies between them, some microseconds, and by how far the
+two clocks drift apart afterwards.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gapless.device.runtime import Event, Runtime
+from gapless.records import DeviceSpan, Lane
+
+ANCHORS = 5
+"""Tries at an anchor; the tightest counts."""
 
 
 @dataclass(slots=True)
 class Stretch:
-    """Marks around work of a step that was enqueued at once."""
+    """Marks around work of a step that was enqueued at once; `split`: where its forward ends and sampling begins."""
 
+    name: str
     begin: Event
+    split: Event | None = None
     end: Event | None = None
+
+
+@dataclass(slots=True)
+class Marks:
+    """All marks of a step: on the compute stream, and begin and end of what other streams do for it."""
+
+    stretches: list[Stretch] = field(default_factory=list)
+    beside: list[tuple[Lane, Event, Event]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds on the GPU's clock; for `paused` of them the step computed nothing."""
+    """Seconds on the watch's clock; for `paused` of them the step computed nothing."""
 
     started: float
     ended: float
     paused: float = 0.0
+    spans: tuple[DeviceSpan, ...] = ()
 
 
 class Stopwatch:
     """Timed events of steps in flight; read in commit order."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, detailed: bool = False) -> None:
+        self.detailed = detailed
         self._runtime = runtime
         self._spare: deque[Event] = deque()
-        self._stretches: dict[int, list[Stretch]] = {}
+        self._marks: dict[int, Marks] = {}
         self._anchor: Event | None = None
         self._at = 0.0
 
-    def start(self, step: int) -> None:
+    def start(self, step: int, name: str = "forward") -> None:
         """The compute stream begins, or goes on, with the step here."""
+        if self.detailed and self._anchor is None:
+            self._set_anchor()
         begin = self._take()
-        self._stretches.setdefault(step, []).append(Stretch(begin))
+        self._marks.setdefault(step, Marks()).stretches.append(Stretch(name, begin))
         self._runtime.mark(begin)
+
+    def split(self, step: int) -> None:
+        """The forward ends here, sampling begins."""
+        if self.detailed:
+            self._marks[step].stretches[-1].split = split = self._take()
+            self._runtime.mark(split)
 
     def stop(self, step: int) -> Event:
         """The compute stream ends with the step here, so far; the mark."""
-        stretch = self._stretches[step][-1]
+        stretch = self._marks[step].stretches[-1]
         stretch.end = stretch.end or self._take()
         self._runtime.mark(stretch.end)
         return stretch.end
 
+    def beside(self, step: int, lane: Lane, end: Event) -> Event | None:
+        """Another stream works for the step until `end`; the mark to set where it begins, if that is to be known."""
+        if not self.detailed:
+            return None
+        begin = self._take()
+        self._marks[step].beside.append((lane, begin, end))
+        return begin
+
     def read(self, step: int) -> Times:
         """When a step that has landed began and ended; twice the last time known if it never ran to its end."""
-        stretches = self._stretches.pop(step, [])
-        whole = [(stretch.begin, stretch.end) for stretch in stretches if stretch.end is not None]
-        self._spare.extend(stretch.begin for stretch in stretches if stretch.end is None)
+        marks = self._marks.pop(step, Marks())
+        whole = [(stretch, stretch.end) for stretch in marks.stretches if stretch.end is not None]
+        for stretch in marks.stretches:
+            self._spare.extend(event for event in (stretch.begin, stretch.split) if event is not None)
+        self._spare.extend(begin for _, begin, _ in marks.beside)
         if not whole:
             return Times(self._at, self._at)
-        anchor = self._anchor or whole[0][0]
-        times = [(self._since(anchor, begin), self._since(anchor, end)) for begin, end in whole]
-        started, ended, last = times[0][0], times[-1][1], whole[-1][1]
-        self._spare.extend(event for marks in whole for event in marks if event is not last)
+        anchor = self._anchor or whole[0][0].begin
+        times = [(self._since(anchor, stretch.begin), self._since(anchor, end)) for stretch, end in whole]
+        spans = self._spans(anchor, marks) if self.detailed else ()
+        self._spare.extend(end for _, end in whole[:-1])
         if self._anchor is not None:
             self._spare.append(self._anchor)
-        self._anchor, self._at = last, ended
-        return Times(started, ended, max(0.0, ended - started - sum(end - begin for begin, end in times)))
+        started, ended = times[0][0], times[-1][1]
+        self._anchor, self._at = whole[-1][1], ended
+        return Times(started, ended, max(0.0, ended - started - sum(end - begin for begin, end in times)), spans)
+
+    def _spans(self, anchor: Event, marks: Marks) -> tuple[DeviceSpan, ...]:
+        found = []
+        for stretch in marks.stretches:
+            if stretch.end is not None:
+                begin, end = self._since(anchor, stretch.begin), self._since(anchor, stretch.end)
+                split = end if stretch.split is None else self._since(anchor, stretch.split)
+                found.append(DeviceSpan(Lane.COMPUTE, stretch.name, begin, split))
+                if stretch.split is not None:
+                    found.append(DeviceSpan(Lane.COMPUTE, "sampling", split, end))
+        for lane, begin_mark, end_mark in marks.beside:
+            begin, end = self._since(anchor, begin_mark), self._since(anchor, end_mark)
+            found.append(DeviceSpan(lane, lane.value, begin, end))
+        return tuple(found)
 
     def _since(self, anchor: Event, event: Event) -> float:
         return self._at + self._runtime.seconds(anchor, event)
+
+    def _set_anchor(self) -> None:
+        """Before the first step; waits for the compute stream."""
+        least = float("inf")
+        for _ in range(ANCHORS):
+            event, before = self._take(), time.perf_counter()
+            self._runtime.mark(event)
+            event.synchronize()
+            after = time.perf_counter()
+            if after - before < least:
+                least, self._anchor, self._at = after - before, event, (before + after) / 2
 
     def _take(self) -> Event:
         return self._spare.popleft() if self._spare else self._runtime.event(timed=True)

@@ -24,8 +24,11 @@ from gapless.device.executor import Executor
 from gapless.device.flights import Flight, said
 from gapless.device.record import Lines
 from gapless.errors import DeviceLost, InvariantBroken
+from gapless.records import DeviceSpan, Lane, StepKind
 
 Operation = Callable[[], None]
+Compute = Callable[[], float | None]
+"""Computes for a flight; returns when sampling began, if it sampled."""
 
 _CLOSED = "the device was closed; load the model again"
 
@@ -118,7 +121,7 @@ class Streams:
         self._compute.submit(run)
         return built.result()
 
-    def enqueue(self, flight: HostFlight, compute: Operation, source: Lines, lines: list[int]) -> None:
+    def enqueue(self, flight: HostFlight, compute: Compute, source: Lines, lines: list[int]) -> None:
         """Enqueue one computation of a flight; behind it `lines` of `source` are copied out and an event is set."""
         landed = threading.Event()
         flight.landed.append(landed)
@@ -158,7 +161,7 @@ class Streams:
         self._copy.stop()
         self._executor = None
 
-    def _run(self, flight: HostFlight, compute: Operation) -> None:
+    def _run(self, flight: HostFlight, compute: Compute) -> None:
         origin = flight.origin
         if self._compute.stopping:
             flight.error = DeviceLost(_CLOSED)
@@ -169,16 +172,20 @@ class Streams:
         else:
             self._time(flight, compute)
 
-    def _time(self, flight: HostFlight, compute: Operation) -> None:
-        began = time.perf_counter()
+    def _time(self, flight: HostFlight, compute: Compute) -> None:
+        sampling, began = None, time.perf_counter()
         flight.started = began if flight.started is None else flight.started
         try:
             with torch.inference_mode():
-                compute()
+                sampling = compute()
         except BaseException as error:
             self._fail(flight, error)
-        flight.ended = time.perf_counter()
-        flight.computed += flight.ended - began
+        flight.ended = ended = time.perf_counter()
+        flight.computed += ended - began
+        if flight.step.kind is not StepKind.PARKED and not flight.spans:
+            flight.spans.append(DeviceSpan(Lane.COMPUTE, "forward", began, ended if sampling is None else sampling))
+        if sampling is not None:
+            flight.spans.append(DeviceSpan(Lane.COMPUTE, "sampling", sampling, ended))
 
     def _fail(self, flight: HostFlight | None, error: BaseException) -> None:
         """Keep an exception for `wait`; only what cannot be blamed on one step loses the device."""
@@ -196,7 +203,9 @@ class Streams:
             self.executor.finish(flight.step.rows)
 
     def _copy_out(self, flight: HostFlight, source: Lines, lines: list[int]) -> None:
+        began = time.perf_counter()
         if self._delay and not self._copy.stopping:
             self._copy.sleep(self._delay)
         if flight.error is None and lines:
             flight.landing.host[lines] = source[lines]
+        flight.spans.append(DeviceSpan(Lane.COPY, "copy", began, time.perf_counter()))

@@ -21,7 +21,7 @@ from gapless.engine.prefix import PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import Roster
 from gapless.errors import InvariantBroken
-from gapless.observe.meter import Meter
+from gapless.observe.recording import meter_for
 from gapless.records import Clock
 
 
@@ -45,7 +45,7 @@ class Engine:
     ) -> None:
         limits = device.limits
         self.clock: Clock = clock or MonotonicClock()
-        self.meter = Meter(self.clock, limits.depth)
+        self.meter = meter_for(self.clock, limits.depth)
         self.counters, self.bubble = self.meter.counters, self.meter.bubble
         self.pages = PagePool(limits.pages, limits.page_size)
         self.prefixes = PrefixTable(self.pages)

@@ -87,7 +87,7 @@ class Meter:
         """The wait for a step has returned, the commit begins: at the moment the results were there, since reading
         them is part of it. Returns the time."""
         now = self._now()
-        self._turn(Part.COMMIT, step, min(now, self._since + arrival.waited))
+        self._turn(Part.COMMIT, step, arrival.landed if self._since <= arrival.landed <= now else now)
         self.bubble.note(step.kind, arrival)
         self.counters.committed(step.kind, in_flight)
         return now
