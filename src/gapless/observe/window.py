@@ -1,12 +1,13 @@
 """A few decode steps out of a recording: the stretch that a figure shows.
 
-In: an engine's spans. Out: a `Window` of consecutive decode steps with the same rows, of median length among all that
-there are, so that it is typical; two engines are compared over steps of as many rows. Idle is what lies between pieces
-of work on the compute stream, as in `observe.bubble`.
+In: an engine's spans. Out: a `Window` of consecutive decode steps with the same rows: the typical one, whose steps are
+nearest to the median step in length and in idle time. Two engines are compared over steps of as many rows. Idle is what
+lies between pieces of work on the compute stream, as in `observe.bubble`.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from gapless.records import Lane, Step, StepKind
 STEPS = 3
 """Decode steps a window has."""
 ENOUGH = 5
-"""Windows to take the median of; with that many, steps of more rows are preferred."""
+"""Windows to choose from; with that many, steps of more rows are preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,19 @@ def compare(
 
 
 def _window(spans: Sequence[Span], windows: list[list[Work]], depth: int, rows: int, steps: int) -> Window:
-    """The window of median length."""
-    ranked = sorted(windows, key=_length)
-    works = ranked[len(ranked) // 2]
+    """The typical one."""
+    measured = [[_measured(a, b) for a, b in pairwise(works)] for works in windows]
+    length, idle = (statistics.median(step[i] for window in measured for step in window) for i in (0, 1))
+    strange = [sum(abs(took - length) + abs(stood - idle) for took, stood in window) for window in measured]
+    works = windows[strange.index(min(strange))]
     first, last = works[0], works[-1]
     return Window(depth, rows, steps, first.step.id, first.start, last.start, tuple(spans), _gaps(spans))
 
 
-def _length(works: list[Work]) -> float:
-    return works[-1].start - works[0].start
+def _measured(work: Work, following: Work) -> tuple[float, float]:
+    """A step's length with the gap behind it, and how much of that was idle; seconds."""
+    busy = sum(span.end - span.start for span in work.spans)
+    return following.start - work.start, following.start - work.start - busy
 
 
 def _by_rows(spans: Sequence[Span], steps: int) -> dict[int, list[list[Work]]]:
