@@ -5,9 +5,10 @@
     python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
 
 Each section is a process of its own with a time limit; one that fails or hangs stops nothing else. The sections that
-test run side by side (their timing decides nothing), the benchmark runs alone. DIR receives `report.json` (status,
-seconds and last line of each section), `log.txt` (all they printed) and `decode-moondream2.json`. A short table comes
-last. Ends with 0 if all sections passed, 1 if one did not, 2 without a GPU.
+test run side by side (their timing decides nothing); the gate on the bubble and the benchmark run alone. DIR receives
+`report.json` (status, seconds and last line of each section), `log.txt` (all they printed) and
+`decode-moondream2.json`. A short table comes last. Ends with 0 if all sections passed, 1 if one did not, 2 without a
+GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider",
 NO_TESTS = 5
 """How pytest ends when it found none."""
 SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py")
+OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py", "test_cuda_bubble.py")
 """Test files with a section each."""
 NO_GPU = (
     f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine "
@@ -74,7 +75,8 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("moondream2", 1, 200, (*PYTEST, "tests/gpu/test_cuda_moondream2.py", "--durations=8")),
         *([Section("others", 1, 150, (*PYTEST, *others))] if others else []),
         Section("sanitizer", 1, 180, sanitizer()),
-        Section("bench", 2, bench_seconds + 60, (*decode, "--seconds", str(bench_seconds))),
+        Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),
+        Section("bench", 3, bench_seconds + 60, (*decode, "--seconds", str(bench_seconds))),
     ]
 
 

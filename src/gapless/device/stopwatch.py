@@ -5,9 +5,9 @@ before it, so that small differences stay exact however long the engine runs. A 
 several stretches: its forward, then what is sampled with masks; between them it pauses.
 
 The clock's origin is arbitrary. A `detailed` watch also marks where a forward ends and what other streams do, and puts
-it all on the host's `time.perf_counter` by one anchor: a mark that an idle stream reaches between two readings of that
-clock, taken before the first step. It is off by half of what lies between them, some microseconds, and by how far the
-two clocks drift apart afterwards.
+it all on the host's `time.perf_counter` by an anchor: a mark that an idle stream reaches between two readings of that
+clock. It is off by half of what lies between them, some microseconds, and by how far the two clocks drift apart until
+the next anchor, which is taken when nothing is in flight and a second has passed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from gapless.device.runtime import Event, Runtime
 from gapless.records import DeviceSpan, Lane
 
 ANCHORS = 5
 """Tries at an anchor; the tightest counts."""
+AGAIN = 1.0
+"""Seconds after which an anchor is renewed, once nothing is in flight."""
 
 
 @dataclass(slots=True)
@@ -61,10 +64,11 @@ class Stopwatch:
         self._marks: dict[int, Marks] = {}
         self._anchor: Event | None = None
         self._at = 0.0
+        self._anchored = float("-inf")
 
     def start(self, step: int, name: str = "forward") -> None:
         """The compute stream begins, or goes on, with the step here."""
-        if self.detailed and self._anchor is None:
+        if self.detailed and not self._marks and time.perf_counter() - self._anchored > AGAIN:
             self._set_anchor()
         begin = self._take()
         self._marks.setdefault(step, Marks()).stretches.append(Stretch(name, begin))
@@ -128,15 +132,20 @@ class Stopwatch:
         return self._at + self._runtime.seconds(anchor, event)
 
     def _set_anchor(self) -> None:
-        """Before the first step; waits for the compute stream."""
-        least = float("inf")
+        """Begin anew on the host's clock; waits for the compute stream, which has nothing to do."""
+        tries = []
         for _ in range(ANCHORS):
             event, before = self._take(), time.perf_counter()
             self._runtime.mark(event)
             event.synchronize()
             after = time.perf_counter()
-            if after - before < least:
-                least, self._anchor, self._at = after - before, event, (before + after) / 2
+            tries.append((after - before, (before + after) / 2, event))
+        best = min(tries, key=itemgetter(0))
+        self._spare.extend(event for _, _, event in tries if event is not best[2])
+        if self._anchor is not None:
+            self._spare.append(self._anchor)
+        _, self._at, self._anchor = best
+        self._anchored = self._at
 
     def _take(self) -> Event:
         return self._spare.popleft() if self._spare else self._runtime.event(timed=True)
