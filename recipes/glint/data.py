@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from recipes.glint.compression import compress
-from recipes.glint.paint import MOST, paint
+from recipes.glint.paint import MOST, paint_ground, paint_light, paint_thing
 from recipes.glint.prompts import fill
 from recipes.glint.scenes import Scene, make_scene, pack
 from recipes.glint.streams import Vocabulary, blank, pack_streams
@@ -154,24 +155,19 @@ def crop_frames(tilings: Groups) -> np.ndarray:
     return np.asarray(rows_out, np.float64)
 
 
-def _paint_crops(
-    frame: Tensor,
-    numbers: dict[str, Tensor],
-    things: Tensor,
-    ground: Tensor,
-    noise: Tensor,
-    letters: Tensor,
-    picture: Tensor,
-) -> list[Tensor]:
-    """Colour planes ``[N, 224, 224]`` in -1..1 from frames ``[N, 4]`` and the crops' numbers (letters per picture)."""
-    root, soft, gain, bias = (numbers[name] for name in ("root", "soft", "gain", "bias"))
+def _coordinates(frame: Tensor, root: Tensor, soft: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x, y and the width of the soft edge in units, for crops with frames ``[N, 4]``."""
     step = torch.arange(SIDE, device=frame.device, dtype=torch.float32) + 0.5
     x = ((frame[:, 0:1] + step * frame[:, 1:2]) * root[:, None])[:, None, :]
     y = ((frame[:, 2:3] + step * frame[:, 3:4]) / root[:, None])[:, :, None]
-    pixel = (soft * (frame[:, 1] * frame[:, 3]).sqrt())[:, None, None]
-    planes: list[Tensor] = paint(torch, x, y, pixel, things, ground, noise, letters, picture[:, None, None])
-    gain, bias = gain[:, None, None], bias[:, None, None]
-    return [((0.5 + (p - 0.5) * gain + bias).clamp(0, 1) * 255).round() / 127.5 - 1 for p in planes]
+    return x, y, (soft * (frame[:, 1] * frame[:, 3]).sqrt())[:, None, None]
+
+
+def _develop(x: Tensor, y: Tensor, ground: Tensor, gain: Tensor, bias: Tensor, planes: list[Tensor]) -> Tensor:
+    """Crops ``[N, 3, 224, 224]`` in -1..1, in steps of a byte, from painted planes."""
+    lit = paint_light(torch, x, y, ground, planes)
+    lit = [(0.5 + (p - 0.5) * gain[:, None, None] + bias[:, None, None]).clamp(0, 1) for p in lit]
+    return torch.stack([(p * 255).round() / 127.5 - 1 for p in lit], 1)
 
 
 def blow_up(crops: Tensor, side: int) -> Tensor:
@@ -192,25 +188,26 @@ class Renderer:
         frames = torch.from_numpy(crop_frames(tilings)).to(device)
         self.picture, self.frame, self.worn = frames[:, 0].long(), frames[:, 1:].float(), worn
         self.small = small_pictures(tilings) if worn > 0 else []
-        self.paint = torch.compile(_paint_crops, dynamic=False) if compiled else _paint_crops
-        self.compress = torch.compile(compress, dynamic=False) if compiled else compress
+        steps: tuple[Callable[..., Any], ...] = (paint_ground, paint_thing, _develop, compress)
+        if compiled:  # step by step: one function for all shapes takes a minute longer to compile
+            steps = tuple(torch.compile(step, dynamic=False) for step in steps)
+        self.ground, self.thing, self.develop, self.compress = steps
 
     @torch.no_grad()
     def __call__(self, batch: dict[str, Tensor], softness: tuple[float, float] = (0.8, 2.2)) -> Tensor:
         """Crops ``[N, 3, 224, 224]``."""
         root, p = batch["aspect"].sqrt(), self.picture
         light = self.worn > 0
-        numbers = {
-            "root": root, "soft": torch.empty_like(root).uniform_(*softness),
-            "gain": 1 + light * torch.empty_like(root).uniform_(-0.08, 0.08),
-            "bias": light * torch.empty_like(root).uniform_(-0.03, 0.03),
-        }  # fmt: skip
-        numbers = {name: value[p] for name, value in numbers.items()}
+        soft = torch.empty_like(root).uniform_(*softness)
+        gain = 1 + light * torch.empty_like(root).uniform_(-0.08, 0.08)
+        bias = light * torch.empty_like(root).uniform_(-0.03, 0.03)
         noise = torch.randn(len(p), 3, SIDE, SIDE, device=root.device)
-        planes = self.paint(
-            self.frame, numbers, batch["things"][p], batch["ground"][p], noise, batch["letters"], self.picture
-        )
-        crops = torch.stack(planes, 1)
+        x, y, pixel = _coordinates(self.frame, root[p], soft[p])
+        things, ground = batch["things"][p].unbind(1), batch["ground"][p]
+        planes = self.ground(torch, x, y, pixel, ground, noise, batch["letters"], p[:, None, None])
+        for thing in things:
+            planes = self.thing(torch, x, y, pixel, thing.contiguous(), planes)
+        crops: Tensor = self.develop(x, y, ground, gain[p], bias[p], planes)
         for first, end, side in self.small:
             crops[first:end] = blow_up(crops[first:end], side)
         some = round(self.worn * len(p))

@@ -53,6 +53,35 @@ def _mix(xp: ModuleType, x: Any, y: Any, ground: Any) -> Any:
     return mix
 
 
+def paint_ground(
+    xp: ModuleType, x: Any, y: Any, pixel: Any, ground: Any, noise: Any, tables: Any, row: Any
+) -> list[Any]:
+    """The three planes before any shape: colours, pattern, printed text, noise. Arguments as :func:`paint` has them."""
+    mix = _mix(xp, x, y, ground)
+    left, top, cell = (_column(ground, i) for i in (12, 13, 14))
+    printed = ink(xp, (x - left) / cell, (y - top) / cell, cell / pixel, tables, row)
+    planes = []
+    for c in range(3):
+        plane = _column(ground, c) + mix * (_column(ground, 3 + c) - _column(ground, c))
+        plane = plane + printed * (_column(ground, 15 + c) - plane)
+        planes.append(plane + _column(ground, 10) * noise[:, c])
+    return planes
+
+
+def paint_thing(xp: ModuleType, x: Any, y: Any, pixel: Any, thing: Any, planes: list[Any]) -> list[Any]:
+    """The planes with one shape ``[n, 8]`` on top."""
+    cx, cy, r, kind, *rgb, on = (_column(thing, f) for f in range(THING_FIELDS))
+    cover = xp.clip(0.5 - distance(xp, (x - cx) / r, (y - cy) / r, kind) * r / pixel, 0, 1) * on
+    return [plane + cover * (own - plane) for plane, own in zip(planes, rgb, strict=True)]
+
+
+def paint_light(xp: ModuleType, x: Any, y: Any, ground: Any, planes: list[Any]) -> list[Any]:
+    """The planes under the picture's light, darker towards its corners."""
+    away = (x - _column(ground, 18)) ** 2 + (y - _column(ground, 19)) ** 2
+    light = 1 - _column(ground, 11) * away
+    return [xp.clip(plane * light, 0, 1) for plane in planes]
+
+
 def paint(
     xp: ModuleType, x: Any, y: Any, pixel: Any, things: Any, ground: Any, noise: Any, tables: Any, row: Any
 ) -> list[Any]:
@@ -62,20 +91,8 @@ def paint(
     ``[n, 8, 8]`` in painting order (x, y, r, kind, rgb, on), ground ``[n, 60]``, noise standard normal
     ``[n, 3, h, w]``, tables ``[b, 9 * 37]`` of printed ink and row ``[n, 1, 1]``, whose table each picture has.
     """
-    mix = _mix(xp, x, y, ground)
-    left, top, cell = (_column(ground, i) for i in (12, 13, 14))
-    printed = ink(xp, (x - left) / cell, (y - top) / cell, cell / pixel, tables, row)
-    planes = []
-    for c in range(3):
-        plane = _column(ground, c) + mix * (_column(ground, 3 + c) - _column(ground, c))
-        plane = plane + printed * (_column(ground, 15 + c) - plane)
-        planes.append(plane + _column(ground, 10) * noise[:, c])
+    planes = paint_ground(xp, x, y, pixel, ground, noise, tables, row)
     for i in range(things.shape[1]):
-        cx, cy, r, kind, *rgb, on = (things[:, i, f][:, None, None] for f in range(THING_FIELDS))
-        if xp is np and not on.any():
-            continue
-        cover = xp.clip(0.5 - distance(xp, (x - cx) / r, (y - cy) / r, kind) * r / pixel, 0, 1) * on
-        planes = [plane + cover * (own - plane) for plane, own in zip(planes, rgb, strict=True)]
-    away = (x - _column(ground, 18)) ** 2 + (y - _column(ground, 19)) ** 2
-    light = 1 - _column(ground, 11) * away
-    return [xp.clip(plane * light, 0, 1) for plane in planes]
+        if xp is not np or things[:, i, -1].any():
+            planes = paint_thing(xp, x, y, pixel, things[:, i], planes)
+    return paint_light(xp, x, y, ground, planes)
