@@ -35,7 +35,8 @@ class InlineEvent:
 
 @dataclass(eq=False)
 class InlineRuntime:
-    """`memory_of` (free, total) is what the GPU says it has; `captured` counts captures, `copies` copies home."""
+    """`memory_of` (free, total) is what the GPU says it has; `captured` counts captures, `copies` copies home;
+    `calls` names the last calls of a life in their order."""
 
     memory_of: tuple[int, int] = (2**40, 2**40)
     peak: int = 0
@@ -44,6 +45,7 @@ class InlineRuntime:
     captured: int = 0
     copies: int = 0
     uploads: int = 0
+    calls: list[str] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     name: str = "an imaginary GPU"
     clock: Iterator[float] = field(default_factory=lambda: count(1))
@@ -98,7 +100,7 @@ class InlineRuntime:
         return work
 
     def settle(self) -> None:
-        pass
+        self.calls.append("settle")
 
     def healthy(self) -> bool:
         return not self.sick
@@ -109,3 +111,6 @@ class InlineRuntime:
     def peak_of(self, work: Callable[[], None]) -> int:
         work()
         return self.peak
+
+    def give_back(self) -> None:
+        self.calls.append("give back")

@@ -48,7 +48,13 @@ class CudaDevice:
         self, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig, runtime: Runtime | None = None
     ) -> None:
         self.runtime = runtime or CudaRuntime(model.device)
-        parts = build(self.runtime, model, table, config, cuda)
+        try:
+            parts = build(self.runtime, model, table, config, cuda)
+        except BaseException:
+            if self.runtime.healthy():
+                self.runtime.settle()
+                self.runtime.give_back()
+            raise
         self.plan: GpuPlan = parts.plan
         self.graphs: Graphs = parts.graphs
         self.program: Program = parts.program
@@ -255,11 +261,14 @@ class CudaDevice:
             return
         self._closed = True
         healthy = self.runtime.healthy()
+        reusable = healthy and self._lost is None
         self._lost = self._lost or DeviceLost(_CLOSED)
         self.graphs.close()
         del self.program, self._slots, self._lanes, self._arena, self._prompts
         if healthy:
             self.runtime.settle()
+        if reusable:
+            self.runtime.give_back()
 
     def _check_open(self) -> None:
         if self._closed:

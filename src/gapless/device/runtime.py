@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gapless.device.stream_pool import streams
 from gapless.errors import NotEnoughMemory
 
 
@@ -87,16 +88,19 @@ class Runtime(Protocol):
         """Run `work` and return how many bytes it held at most, beyond what was held before."""
         ...
 
+    def give_back(self) -> None:
+        """Leave the streams to the next engine: the last call of all, once, after `settle` and on a healthy GPU."""
+        ...
+
 
 class CudaRuntime:
-    """The streams of one GPU. See `Runtime`."""
+    """One engine's streams of one GPU. See `Runtime`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.name = torch.cuda.get_device_name(device)
-        self.compute = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._copy = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._upload = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._triple = streams.take(device)
+        self.compute, self._copy, self._upload = self._triple.compute, self._triple.copy, self._triple.upload
         self._pool: Any = None
 
     @contextmanager
@@ -158,7 +162,11 @@ class CudaRuntime:
         return float(self._own(earlier).elapsed_time(self._own(later))) / 1000.0
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """See `Runtime`. All graphs share one memory pool: they run one after the other."""
+        """See `Runtime`. All graphs share one memory pool: they run one after the other.
+
+        Thread-local: other threads may allocate and copy meanwhile. torch's own random numbers are the exception: its
+        generator belongs to the GPU, not to a thread, and refuses everyone while any capture runs.
+        """
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
@@ -198,6 +206,10 @@ class CudaRuntime:
         peak = torch.cuda.max_memory_allocated(self.device) - before
         self.settle()
         return peak
+
+    def give_back(self) -> None:
+        """See `Runtime`."""
+        streams.give_back(self._triple)
 
     def _own(self, event: Event) -> torch.cuda.Event:
         assert isinstance(event, torch.cuda.Event)
