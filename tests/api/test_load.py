@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 
 import gapless
 from gapless import errors
@@ -46,6 +47,15 @@ def test_what_cannot_be_loaded_says_why(micro_folder, how, message):
     with pytest.raises(errors.InvalidRequest, match=message):
         gapless.load(micro_folder, **how)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:1"])
+def test_a_fork_of_a_process_that_used_the_gpu_cannot_load_on_it(micro_folder, monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    with pytest.raises(errors.GaplessError, match="forked after CUDA was used") as raised:
+        gapless.load(micro_folder, device=device)
+    assert raised.value.param == "device"
+    gapless.load(micro_folder, device="cpu").close()
 
 
 def test_a_model_that_is_not_there():

@@ -16,6 +16,10 @@ OLD = Gpu(0, "Old", (7, 5), 10, 16)
 @dataclass
 class FakeDriver:
     gpus: list[Gpu] = field(default_factory=list)
+    is_fork: bool = False
+
+    def forked(self) -> bool:
+        return self.is_fork
 
     def count(self) -> int:
         return len(self.gpus)
@@ -70,3 +74,10 @@ def test_what_cannot_be_used_is_named(name, gpus, says):
 
 def test_a_gpu_is_described():
     assert find_gpu("cuda:1", FakeDriver([OLD, second(NEW)])) == second(NEW)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+def test_a_fork_that_lost_its_gpu_is_told_what_to_do(name):
+    with pytest.raises(InvalidRequest, match=r"forked after CUDA was used.* method spawn.* or use cpu"):
+        choose_device(name, FakeDriver([NEW], is_fork=True))
+    assert choose_device("cpu", FakeDriver([NEW], is_fork=True)) == "cpu"

@@ -36,6 +36,10 @@ class Gpu:
 class Driver(Protocol):
     """What is asked of CUDA."""
 
+    def forked(self) -> bool:
+        """Whether this process was forked from one that had used CUDA, and so cannot use it."""
+        ...
+
     def count(self) -> int:
         """How many GPUs there are."""
         ...
@@ -51,6 +55,10 @@ class Driver(Protocol):
 
 class TorchDriver:
     """CUDA as torch sees it."""
+
+    def forked(self) -> bool:
+        """See `Driver`."""
+        return bool(torch.cuda._is_in_bad_fork())
 
     def count(self) -> int:
         """See `Driver`."""
@@ -70,12 +78,14 @@ class TorchDriver:
 
 
 def choose_device(name: str, driver: Driver) -> str:
-    """ "cpu" or "cuda:N". "auto" is the first GPU that can be used, else the CPU. Raises `InvalidRequest`."""
+    """ "cpu" or "cuda:N". "auto" is the first GPU that can be used, else the CPU. Raises `InvalidRequest`; so
+    does "auto" in a fork that has lost its GPU, where a CPU in silence would be a surprise."""
     if not isinstance(name, str):
         raise InvalidRequest(f"device must be auto, cpu, cuda or cuda:N, not {shown(name)}", param="device")
     if name == "cpu":
         return name
     if name == "auto":
+        _check_not_forked(name, driver)
         gpus = (driver.look_at(i) for i in range(driver.count()))
         return next((gpu.device for gpu in gpus if gpu.capability >= OLDEST), "cpu")
     return find_gpu(name, driver).device
@@ -86,6 +96,7 @@ def find_gpu(name: str, driver: Driver) -> Gpu:
     kind, _, number = name.partition(":")
     if kind != "cuda" or (":" in name and not (number.isascii() and number.isdecimal() and len(number) < 6)):
         raise InvalidRequest(f"device {shown(name)} does not exist; use auto, cpu, cuda or cuda:N", param="device")
+    _check_not_forked(name, driver)
     count, index = driver.count(), int(number or 0)
     if not count:
         raise InvalidRequest(
@@ -102,6 +113,15 @@ def find_gpu(name: str, driver: Driver) -> Gpu:
             param="device",
         )
     return gpu
+
+
+def _check_not_forked(name: str, driver: Driver) -> None:
+    if driver.forked():
+        raise InvalidRequest(
+            f"device {name!r} cannot be had in this process: it was forked after CUDA was used, and CUDA does not "
+            "survive a fork; start processes with the method spawn, or fork before anything uses the GPU; or use cpu",
+            param="device",
+        )
 
 
 def _dotted(capability: tuple[int, int]) -> str:
