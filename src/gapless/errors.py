@@ -99,7 +99,7 @@ class RequestCancelled(GaplessError):
 
 
 class EngineClosed(GaplessError):
-    """The engine was closed; load the model again to go on."""
+    """The engine was closed, before the request or while it ran; load the model again to go on."""
 
     status: ClassVar[int] = 503
 

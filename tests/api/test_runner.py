@@ -180,7 +180,23 @@ def test_close_without_draining_cancels(device):
     device.reached.wait(10)
     threading.Timer(0.05, device.gate.set).start()
     within(lambda: runner.close(drain=False))
-    assert all(isinstance(one.hear().finish.error, RequestCancelled) for one in asked)
+    for one in asked:
+        error = one.hear().finish.error
+        assert isinstance(error, EngineClosed) and "closed while this request ran" in str(error)
+    assert not runner._given_up
+
+
+def test_whoever_cancelled_before_the_close_hears_of_that(device):
+    runner = run(device)
+    device.gate.clear()
+    asked = [submit(runner, request) for request in long_requests(6)]
+    device.reached.wait(10)
+    runner.cancel(asked[0].id)  # running
+    runner.cancel(asked[5].id)  # waiting
+    threading.Timer(0.05, device.gate.set).start()
+    within(lambda: runner.close(drain=False))
+    kinds = [type(one.hear().finish.error) for one in asked]
+    assert kinds == [RequestCancelled, *[EngineClosed] * 4, RequestCancelled]
 
 
 def test_the_interpreters_exit_cancels_what_nobody_reads_and_lets_callers_finish(device):
@@ -204,7 +220,7 @@ def test_abandoning_waits_for_nothing_and_ends_the_thread(device):
     runner.abandon()
     assert runner._thread.is_alive()
     device.gate.set()
-    assert isinstance(asked.hear().finish.error, RequestCancelled)
+    assert isinstance(asked.hear().finish.error, EngineClosed)
     until(lambda: not runner._thread.is_alive(), "the thread's end")
 
 

@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -326,9 +327,32 @@ def test_an_exception_in_the_block_does_not_wait_for_running_requests(endless_fo
     with pytest.raises(ZeroDivisionError), gapless.load(endless_folder) as vlm:
         stream = vlm.caption(pictures[0], stream=True, settings={"max_tokens": 7000})["caption"]
         1 / 0  # noqa: B018
-    with pytest.raises(errors.RequestCancelled):
+    with pytest.raises(errors.EngineClosed, match="closed while this request ran"):
         stream.result()
     assert vlm.stats()["tokens"] < 6000
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_closing_at_once_tells_callers_that_it_was_not_they(endless_folder, pictures, stream):
+    vlm, heard = gapless.load(endless_folder), []
+
+    def caller():
+        try:
+            answer = vlm.caption(pictures[0], stream=stream, settings={"max_tokens": 7000})
+            list(answer["caption"])
+        except errors.GaplessError as error:
+            heard.append(error)
+
+    threads = [threading.Thread(target=caller) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(vlm.desk.runner._open) < 3:
+        time.sleep(0.002)
+    vlm.close(drain=False)
+    for thread in threads:
+        thread.join(20)
+    assert [type(error) for error in heard] == [errors.EngineClosed] * 3
+    assert all("closed while this request ran" in str(error) for error in heard)
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from gapless.api.channel import Channel
@@ -27,7 +28,7 @@ from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
-from gapless.errors import EngineClosed, EngineDead, GaplessError
+from gapless.errors import EngineClosed, EngineDead, GaplessError, RequestCancelled
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
 from gapless.records import Emission, Finish, Metrics, Prompt, Request, Sampling
@@ -56,6 +57,8 @@ class Runner:
         self._cancels: SimpleQueue[int] = SimpleQueue()
         self._closing = False
         self._hasty = False
+        self._given_up: set[int] = set()
+        """Open requests that their callers cancelled; others are cancelled only because the engine closes at once."""
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="gapless-engine", daemon=True)
         atexit.register(self._leave)
@@ -90,9 +93,9 @@ class Runner:
         self._mailbox.notify()
 
     def close(self, drain: bool = True) -> None:
-        """Take no more requests, let running ones end (`drain`) or cancel them, end the threads. Idempotent.
+        """Take no more requests, let running ones end (`drain`) or end them with `EngineClosed`, end the threads.
 
-        Raises `EngineDead` if the engine died while closing, which includes a failed audit.
+        Idempotent. Raises `EngineDead` if the engine died while closing, which includes a failed audit.
         """
         lived = self._cause is None
         with self._lock:
@@ -169,7 +172,10 @@ class Runner:
                 self._mailbox.cancel(request_id)
         with suppress(Empty):
             while True:
-                self._mailbox.cancel(self._cancels.get_nowait())
+                request_id = self._cancels.get_nowait()
+                if request_id in self._open:
+                    self._given_up.add(request_id)
+                    self._mailbox.cancel(request_id)
 
     def _deliver(self) -> None:
         for emission in self._engine.loop.book.take_emissions():
@@ -178,7 +184,21 @@ class Runner:
             else:
                 with self._lock:
                     channel = self._open.pop(emission.request_id)
-                channel.put(emission)
+                channel.put(replace(emission, finish=self._explained(emission.request_id, emission.finish)))
+
+    def _explained(self, request_id: int, finish: Finish) -> Finish:
+        """Who cancelled a request is known here alone: its caller, or whoever closed the engine."""
+        if request_id in self._given_up:
+            self._given_up.remove(request_id)
+        elif isinstance(finish.error, RequestCancelled):
+            return replace(
+                finish,
+                error=EngineClosed(
+                    "the engine was closed while this request ran; load the model again to go on, or close with "
+                    "drain=True to let requests end first"
+                ),
+            )
+        return finish
 
     def _end(self, cause: BaseException | None) -> None:
         """Nobody is served any more: whoever still waits is told so, in the book, the mailbox or anywhere else."""

@@ -127,7 +127,8 @@ class VLM:
         return self.desk.accounting().as_dict()
 
     def close(self, drain: bool = True) -> None:
-        """Take no more requests, wait for running ones (or with `drain` False cancel them), end the threads."""
+        """Take no more requests, wait for running ones (with `drain` False they end with `EngineClosed`), end the
+        threads."""
         self.desk.runner.close(drain)
 
     def __enter__(self) -> Self:
@@ -136,7 +137,7 @@ class VLM:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; an exception on its way out does not wait for running requests but cancels them."""
+        """Close; an exception on its way out does not wait for running requests: they end with `EngineClosed`."""
         self.close(drain=kind is None)
 
     # -- asking ------------------------------------------------------------------------------------------------------
