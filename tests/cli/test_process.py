@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,16 @@ def test_ctrl_c(micro: str) -> None:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130
     assert len(out.splitlines()) < 399 and err == b""
+
+
+def test_ctrl_c_while_the_command_line_is_still_being_imported(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n")
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])}
+    for words in (COMMAND, (sys.executable, "-c", "import sys; from gapless.__main__ import run; sys.exit(run())")):
+        done = subprocess.run([*words, "--help"], check=False, capture_output=True, env=environment, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_installed_command_goes_through_the_same_door() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"gapless": "gapless.__main__:run"}
