@@ -12,10 +12,13 @@ import pytest
 from PIL import Image
 from tests.cli.fake_vlm import FakeVLM
 
+from gapless.api.load import LARGEST
 from gapless.cli.main import main
+from gapless.cli.options import MOST_PAGES, MOST_ROWS
 from gapless.cli.terminal import Spinner
 from gapless.errors import ModelNotFound
 
+OBJECT_SKILLS = ("point", "detect", "segment")
 pytestmark = pytest.mark.usefixtures("pictures")
 
 
@@ -35,7 +38,8 @@ def test_query_prints_the_answer_alone(vlm: FakeVLM, capsys: pytest.CaptureFixtu
     assert vlm.calls == [
         ("query", (30, 40, 3), {"question": "How bright?", "reasoning": False, "settings": {}, "spatial_refs": None})
     ]
-    assert loaded_with(vlm) == {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2, "graphs": True}
+    usual = {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2, "graphs": True}
+    assert loaded_with(vlm) == usual | {"max_rows": None, "pages": None}
     assert vlm.closed_after is None
 
 
@@ -62,10 +66,11 @@ def test_query_without_a_picture(vlm: FakeVLM, capsys: pytest.CaptureFixture[str
 
 def test_options_reach_the_library(vlm: FakeVLM) -> None:
     words = "query a.png what? --model m --device cpu --dtype bfloat16 --depth 3 --temperature 0.5"
-    words += " --graphs off --max-tokens 9"
+    words += " --graphs off --max-rows 4 --pages 70 --max-tokens 9"
     words += " --top-p 0.9 --seed 7 --timeout 2.5 --reasoning --spatial-ref 0.5,0.25 --spatial-ref 0,0,1,0.5"
     assert main(words.split()) == 0
-    assert loaded_with(vlm) == {"model": "m", "device": "cpu", "dtype": "bfloat16", "depth": 3, "graphs": False}
+    wanted = {"model": "m", "device": "cpu", "dtype": "bfloat16", "depth": 3, "graphs": False}
+    assert loaded_with(vlm) == wanted | {"max_rows": 4, "pages": 70}
     assert vlm.calls[0][2] == {
         "question": "what?",
         "reasoning": True,
@@ -184,6 +189,10 @@ def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.Captur
         (["point", "a.png", "star", "--spatial-ref", ".9,.9,.1,.1"], "--spatial-ref '.9,.9,.1,.1'"),
         (["bench"], "Missing command"),
         (["caption", "a.png", "--depth", "0"], "--depth"),
+        (["caption", "a.png", "--max-rows", "0"], "'--max-rows': Input should be greater than or equal to 1"),
+        (["caption", "a.png", "--max-rows", "1025"], "'--max-rows': Input should be less than or equal to 1024"),
+        (["detect", "a.png", "star", "--pages", "1"], "'--pages': Input should be greater than or equal to 2"),
+        (["query", "what?", "--pages", "many"], "'--pages'"),
         (["caption", "a.png", "--length", "endless"], "--length"),
         (["detect", "a.png", "b.png", "star", "--draw", "x.png"], "one file for 2 pictures"),
         (["detect", "a.png", "star", "--draw", "x.txt"], "must end with one of .png"),
@@ -200,6 +209,13 @@ def test_a_wrong_command_line_is_one_line_and_code_2(
     assert out == "" and says in err
     assert err.startswith("gapless: ") and err.endswith("--help)\n") and err.count("\n") == 1
     assert vlm.loaded_with == {}
+
+
+@pytest.mark.parametrize("words", ["query a.png what?", "caption a.png", *(f"{s} a.png it" for s in OBJECT_SKILLS)])
+def test_every_skill_takes_the_sizes_that_the_library_takes(vlm: FakeVLM, words: str) -> None:
+    assert (LARGEST["max_rows"], LARGEST["pages"]) == (MOST_ROWS, MOST_PAGES)
+    assert main([*words.split(), "--max-rows", str(MOST_ROWS), "--pages", str(MOST_PAGES)]) == 0
+    assert (vlm.loaded_with["max_rows"], vlm.loaded_with["pages"]) == (MOST_ROWS, MOST_PAGES)
 
 
 def test_standard_input_is_a_picture(

@@ -44,6 +44,8 @@ def loaded(engine: Engine) -> Iterator[VLM]:
             dtype=engine.dtype.for_load(),
             depth=engine.depth,
             graphs=engine.graphs is Switch.ON,
+            max_rows=engine.max_rows,
+            pages=engine.pages,
             progress=progress,
         )
     if vlm.plan is not None:

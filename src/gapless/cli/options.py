@@ -18,6 +18,8 @@ from gapless.errors import InvalidRequest
 from gapless.skills.settings import Settings
 
 RUN, SAMPLE, SHOW = "Model and machine", "Answer", "Output"
+MOST_ROWS, MOST_PAGES = 1024, 2**24
+"""The most that `gapless.load` takes."""
 
 
 class DTypeChoice(StrEnum):
@@ -63,7 +65,7 @@ DTypeOption = Annotated[
         "--dtype",
         metavar="DTYPE",
         rich_help_panel=RUN,
-        help="Number format: float32, bfloat16, float16, or auto, which is float32 on a CPU.",
+        help="Number format: float32, bfloat16, float16, or auto: float32 on a CPU, bfloat16 on a GPU.",
     ),
 ]
 DepthOption = Annotated[
@@ -73,6 +75,28 @@ DepthOption = Annotated[
 GraphsOption = Annotated[
     Switch,
     typer.Option("--graphs", rich_help_panel=RUN, help="off: a GPU's steps without CUDA graphs, for debugging."),
+]
+MaxRowsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rows",
+        metavar="N",
+        min=1,
+        max=MOST_ROWS,
+        rich_help_panel=RUN,
+        help="Requests that run at once; fewer take less memory. Not given: 16, on a GPU 64.",
+    ),
+]
+PagesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--pages",
+        metavar="N",
+        min=2,
+        max=MOST_PAGES,
+        rich_help_panel=RUN,
+        help="Size of the KV cache in pages of 16 tokens; one is reserved. Not given: all rows, or what fits.",
+    ),
 ]
 TimeoutOption = Annotated[
     float | None,
@@ -148,6 +172,8 @@ class Engine:
     dtype: DTypeChoice
     depth: int
     graphs: Switch = Switch.ON
+    max_rows: int | None = None
+    pages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

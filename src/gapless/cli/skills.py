@@ -21,9 +21,11 @@ from gapless.cli.options import (
     LengthChoice,
     LengthOption,
     MaxObjectsOption,
+    MaxRowsOption,
     MaxTokensOption,
     ModelOption,
     Output,
+    PagesOption,
     ReasoningOption,
     SeedOption,
     SpatialRefOption,
@@ -61,6 +63,8 @@ def query(
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
     graphs: GraphsOption = Switch.ON,
+    max_rows: MaxRowsOption = None,
+    pages: PagesOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Answer a question about each picture, or a question without a picture."""
@@ -68,7 +72,10 @@ def query(
     settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
     ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
     return answer(
-        ask, read_pictures(pictures or []), Engine(model, device, dtype, depth, graphs), Output(json, draw, stream)
+        ask,
+        read_pictures(pictures or []),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages),
+        Output(json, draw, stream),
     )
 
 
@@ -87,13 +94,18 @@ def caption(
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
     graphs: GraphsOption = Switch.ON,
+    max_rows: MaxRowsOption = None,
+    pages: PagesOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Describe each picture."""
     settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
     ask = Ask("caption", length.value, settings)
     return answer(
-        ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw, stream)
+        ask,
+        read_pictures(_some(pictures)),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages),
+        Output(json, draw, stream),
     )
 
 
@@ -110,13 +122,15 @@ def point(
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
     graphs: GraphsOption = Switch.ON,
+    max_rows: MaxRowsOption = None,
+    pages: PagesOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find the middle of each object of a kind."""
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    engine = Engine(model, device, dtype, depth, graphs)
+    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -132,13 +146,15 @@ def detect(
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
     graphs: GraphsOption = Switch.ON,
+    max_rows: MaxRowsOption = None,
+    pages: PagesOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find a box around each object of a kind."""
     check_words(pictures or [], object, "object")
     settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
     ask = Ask("detect", object, settings)
-    engine = Engine(model, device, dtype, depth, graphs)
+    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -155,6 +171,8 @@ def segment(
     dtype: DTypeOption = DTypeChoice.AUTO,
     depth: DepthOption = DEFAULT_DEPTH,
     graphs: GraphsOption = Switch.ON,
+    max_rows: MaxRowsOption = None,
+    pages: PagesOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Outline one object: its box, and an SVG path inside the box."""
@@ -162,7 +180,10 @@ def segment(
     settings = checked_settings(max_tokens=max_tokens, timeout=timeout)
     ask = Ask("segment", object, settings, spatial_refs=spatial_refs(spatial_ref))
     return answer(
-        ask, read_pictures(_some(pictures)), Engine(model, device, dtype, depth, graphs), Output(json, draw, stream)
+        ask,
+        read_pictures(_some(pictures)),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages),
+        Output(json, draw, stream),
     )
 
 
