@@ -3,9 +3,9 @@
 In: a device whose engine starts, and the streams of one that has closed. Out: three streams that nobody else uses. A
 new triple is made only when none is spare, so there are never more of them than engines were open at once.
 
-Why: cuBLAS keeps a workspace (tens of MB) for every pair of handle and stream it has met, until the process ends. With
-streams of its own, each engine that is loaded and closed would leave two of them behind. Freeing workspaces instead
-would pull memory from under the captured graphs of engines that still run.
+Why: torch keeps a cuBLAS workspace (tens of MB) for every pair of handle and stream that it has met, until the process
+ends. With streams of its own, each engine that is loaded and closed would leave such workspaces behind. Freeing them
+instead would pull memory from under the captured graphs of engines that still run.
 """
 
 from __future__ import annotations
