@@ -1,0 +1,73 @@
+"""Numbers that the pages tell about GPUs are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapless.api.load import LARGEST, ROWS
+from gapless.config import EngineConfig
+from gapless.device.gpus import OLDEST
+from gapless.device.sizing import SPARE, GpuPlan, device_limits
+from gapless.models.base import Model
+from gapless.models.moondream.model import Moondream
+from gapless.models.registry import load_model, random_config
+
+ROOT = Path(__file__).resolve().parents[2]
+README, PAGE = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/gpu.md"))
+
+
+class FullSize:
+    """Moondream 2 without its weights: what sizing asks of a model."""
+
+    config, dtype = random_config("moondream-2"), torch.bfloat16
+    max_context, prefix, vocab = config.text.max_context, 730, config.text.vocab_size
+    page_bytes = Moondream.page_bytes
+
+
+def pages(model: Model, rows: int) -> int:
+    return device_limits(model, EngineConfig(max_rows=rows), 2**62).pages
+
+
+@pytest.fixture(scope="module")
+def glint() -> Model:
+    return load_model("glint", "cpu").model
+
+
+def test_the_line_at_the_start_is_the_plans_own(glint: Model) -> None:
+    bare = GpuPlan("NVIDIA H200", 150_110_000_000, 740_000_000, 1_150_000_000, 410_000_000, 4161, 16, ROWS["cuda"])
+    assert f"gapless: {replace(bare, graphs=56, graph_bytes=80_000_000, seconds=0.7)}" in PAGE
+    assert pages(glint, ROWS["cuda"]) == 4161
+
+
+def test_pages_and_their_size(glint: Model) -> None:
+    assert pages(glint, 64) == 64 * 65 + 1 and pages(FullSize(), 64) == 64 * 129 + 1
+    assert "65 pages each for glint, 129 for Moondream 2" in PAGE
+    size = FullSize().page_bytes(16)
+    assert f"A page of 16 tokens takes {size / 1e6:.1f} MB" in PAGE
+    assert f"64 rows are {64 * 129 * size / 1e9:.0f} GB" in PAGE
+    assert SPARE == 2**30 and "1 GiB, and twice what one full step" in PAGE
+
+
+def test_ranges_and_defaults() -> None:
+    told = dict(re.findall(r"\| `(\w+)` \| [^|]+ \| ([^|]+) \|", README))
+    assert told["depth"] == f"1 to {LARGEST['depth']}"
+    assert told["max_rows"] == f"1 to {LARGEST['max_rows']}"
+    assert told["pages"] == f"2 to {LARGEST['pages']}"
+    assert told["threads"] == f"1 to {LARGEST['threads']}"
+    assert told["page_size"].endswith(f"up to {LARGEST['page_size']}")
+    assert f"{ROWS['cpu']}, on a GPU {ROWS['cuda']}" in README
+    oldest = f"compute capability {OLDEST[0]}.{OLDEST[1]} or newer"
+    assert oldest in README and oldest in PAGE
+
+
+def test_measured_times_add_up_as_well_as_is_said() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "h200" / "decode-moondream2.json").read_text())["rows"]
+    off = [abs(r["forward_ms"] + r["sampling_ms"] + r["idle_ms"] - r["period_ms"]) for r in rows if r["depth"] == 2]
+    assert len(off) == 4 and max(off) < 0.03
+    assert "within 0.03 ms" in README and "within 0.03 ms" in PAGE
