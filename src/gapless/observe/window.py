@@ -74,7 +74,7 @@ class Window:
     def lead(self) -> float:
         """How long before its start the host began to plan and launch the first step."""
         launch = [s for s in self.spans if s.lane == LOOP and s.name == "launch" and s.start <= self.start]
-        plan = [s for s in self.spans if s.lane == LOOP and s.name == "plan" and launch and s.end <= launch[-1].start]
+        plan = [s for s in self.spans if s.lane == LOOP and s.name == "plan" and launch and s.start < launch[-1].start]
         return self.start - plan[-1].start if plan else 0.0
 
 
