@@ -1,11 +1,15 @@
 """Sheets of wrong answers for the model card: one per weak category, wanted places in green, those found in red.
 
 In: the worst categories of a report, whose examples name scenes that are drawn again from the seed. Out: PNG files.
+
+python -m recipes.glint.contact recipes/glint/heldout.json --out sheets --only says caption_long
 """
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +22,7 @@ from recipes.glint.streams import Vocabulary
 from gapless.images.path import placed
 
 TILE, PICTURE, COLUMNS, PAD = 330, 300, 3, 8
-LETTERS, LINES, LINE = 52, 6, 13
+LETTERS, LINES, LINE = 52, 8, 13
 WANT, GOT, INK, PAPER = (0, 160, 60), (220, 30, 30), (24, 24, 24), (255, 255, 255)
 
 
@@ -57,15 +61,14 @@ def _tile(example: Mapping[str, Any], seed: int, vocabulary: Vocabulary) -> Imag
     draw_places(picture, example["got"], GOT)
     draw_places(picture, {"points": [r for r in example["refs"] if len(r) == 2],
                           "boxes": [r for r in example["refs"] if len(r) == 4]}, INK)  # fmt: skip
-    tile = Image.new("RGB", (TILE, picture.height + LINES * LINE + 3 * PAD), PAPER)
+    said = [(f"scene {example['scene']}: {example['skill']} {example['asked']}", INK)]
+    said += [(f"want: {in_words(example['want'])}", WANT), (f"got: {in_words(example['got'])}", GOT)]
+    lines = [(line, ink) for text, ink in said for line in textwrap.wrap(text, LETTERS)[:LINES]]
+    tile = Image.new("RGB", (TILE, picture.height + len(lines) * LINE + 3 * PAD), PAPER)
     tile.paste(picture, (PAD, PAD))
-    pen, font, y = ImageDraw.Draw(tile), ImageFont.load_default(size=11), picture.height + 2 * PAD
-    lines = [(f"scene {example['scene']}: {example['skill']} {example['asked']}", INK)]
-    lines += [(f"want: {in_words(example['want'])}", WANT), (f"got: {in_words(example['got'])}", GOT)]
-    for text, ink in lines:
-        for line in textwrap.wrap(text, LETTERS)[:2]:
-            pen.text((PAD, y), line, font=font, fill=ink)
-            y += LINE
+    pen, font = ImageDraw.Draw(tile), ImageFont.load_default(size=11)
+    for i, (line, ink) in enumerate(lines):
+        pen.text((PAD, picture.height + 2 * PAD + i * LINE), line, font=font, fill=ink)
     return tile
 
 
@@ -88,3 +91,20 @@ def draw_places(picture: Image.Image, answer: Mapping[str, Any], ink: tuple[int,
         edges = {"x_min": x0, "y_min": y0, "x_max": x1, "y_max": y1}
         for polygon in placed(answer.get("path", ""), edges, w, h):
             pen.line([(float(x), float(y)) for x, y in [*polygon, polygon[0]]], fill=ink, width=2)
+
+
+def main() -> None:
+    """Draw the sheets of a report again."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", metavar="KIND", help="some of the worst kinds of request")
+    args = parser.parse_args()
+    report = json.loads(args.report.read_text(encoding="utf-8"))
+    wanted = [e for e in report["worst"] if not args.only or e["category"].removeprefix("kind ") in args.only]
+    for path in write_sheets(wanted, report["seed"], Vocabulary(), args.out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
