@@ -1,159 +1,166 @@
-"""The decode benchmark from end to end on the CPU device with a micro model; the GPU's own numbers are made up."""
+"""The decode benchmark from end to end with a micro model: on the CPU device, and on the GPU's own code without one."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.fakes.micro import CROP_SIZE, micro_config, micro_model
+from tests.bench.small_rigs import FIRST, LENGTHS, MODEL, ROWS, SIDE, InlineRig, MicroRig, shorten
 
-from gapless.bench.decode import complete, run_decode
-from gapless.bench.decode_run import COLUMNS, Bench, Options, fill_gains, table_of
+from gapless.bench.decode import Decode
+from gapless.bench.decode_rows import COLUMNS, fill_gains
+from gapless.bench.decode_run import Bench, Options
 from gapless.bench.ending import EndingModel
 from gapless.bench.hostpart import NULL, measure_null
-from gapless.bench.roofline import Roofline
-from gapless.bench.timed import Session
-from gapless.bench.trace import StepWork
-from gapless.bench.wave import PROMPT, advance, questions, ride
-from gapless.config import EngineConfig, HostDeviceConfig
-from gapless.constrain.table import build_table
-from gapless.device.host import HostDevice
+from gapless.bench.wave import questions, ride
 from gapless.errors import InvalidRequest
-from gapless.models.moondream.config import read_config
-from gapless.models.moondream.templates import Templates
 
-MODEL = micro_model(max_context=800)
-TABLE = build_table(Templates.of(read_config(micro_config(800))).rules())
-FIRST = MODEL.prefix + PROMPT
-ENDS = (FIRST + 12, FIRST + 20)
-ROWS = 3
+SMALL = {"settled": 2, "before_trace": 2, "traced": 5, "host_steps": 5, "seconds": 600}
 
 
-def open_session(depth: int, ends: tuple[int, int] = ENDS) -> Session:
-    config = EngineConfig(depth=depth, max_rows=ROWS, page_size=16, pages=400, prefills_per_step=2)
-    device = HostDevice(EndingModel(MODEL, 0, *ends), TABLE, config, HostDeviceConfig(threads=1))
-    return Session(device, TABLE, config)
-
-
-class CpuRig:
-    """A rig whose isolated times and traces are given."""
-
-    roofline = Roofline(1_000_000, 1_000, 1e9)
-    side = CROP_SIZE
-    name = "cpu"
-
-    def __init__(self) -> None:
-        self.sessions: dict[int, Session] = {}
-
-    def session(self, depth: int) -> Session:
-        if depth not in self.sessions:
-            self.sessions[depth] = open_session(depth)
-        return self.sessions[depth]
-
-    def isolated(self, session: Session, rows: int) -> tuple[float | None, float | None]:
-        assert session.engine.pipeline.empty
-        if rows == 1:
-            raise ValueError("no such graph")
-        return 0.5, 0.25
-
-    def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
-        seen = len(session.watch.notes)
-        advance(session, rows, steps)
-        works = []
-        for i, note in enumerate(session.watch.notes[seen:]):
-            work = StepWork(note.step.id, note.step.kind, len(note.step.rows), kernels=5)
-            work.first = work.first_any = 1000.0 * i
-            work.last = work.last_any = 1000.0 * i + 980.0
-            work.calls["cudaGraphLaunch"] = 2
-            works.append(work)
-        return works
-
-    def facts(self) -> dict[str, Any]:
-        return {"device": "cpu", "command": "test"}
-
-    def close(self) -> None:
-        for session in self.sessions.values():
-            session.watch.close()
+@pytest.fixture(scope="module", autouse=True)
+def short_answers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        yield
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    rig, saved = CpuRig(), []
-    options = Options(streams=(1, ROWS), seconds=600, settled=4, traced=5, host_rows=(1, ROWS), host_steps=10)
+def inside() -> dict[str, Any]:
+    """A report of the GPU's own code."""
+    rig, saved = InlineRig(), []
+    options = Options(streams=(1, ROWS), host_rows=(ROWS,), waves=2, **SMALL)
     try:
-        found = Bench(rig, options).run(lambda report: saved.append(json.dumps(report)))
+        bench = Bench(rig, options)
+        found = bench.run(lambda report: saved.append(json.dumps(report)))
     finally:
         rig.close()
-    assert len(saved) > 5
-    assert json.loads(saved[-1]) == json.loads(json.dumps(found))
+    assert json.loads(saved[-1]) == json.loads(json.dumps(found)) and len(saved) > 4
+    assert not found["notes"] and len(found["seconds"]) == options.sections(True)
     return found
 
 
-def test_a_row_for_each_number_of_streams_and_depth_with_every_column(report: dict[str, Any]) -> None:
-    assert [(row["streams"], row["depth"]) for row in report["rows"]] == [(1, 1), (1, 2), (ROWS, 1), (ROWS, 2)]
-    for row in report["rows"]:
+@pytest.fixture(scope="module")
+def outside() -> dict[str, Any]:
+    """A report of the CPU device."""
+    rig = MicroRig()
+    options = Options(streams=(ROWS,), host_rows=(1,), waves=1, **SMALL)
+    try:
+        found = Bench(rig, options).run(list)
+    finally:
+        rig.close()
+    assert not found["notes"] and len(found["seconds"]) == options.sections(False)
+    return found
+
+
+def by_key(report: dict[str, Any]) -> dict[tuple[str, int, int], dict[str, Any]]:
+    return {(row["sampler"], row["streams"], row["depth"]): row for row in report["rows"]}
+
+
+def test_a_row_for_each_sampler_number_of_streams_and_depth_with_every_column(inside: dict[str, Any]) -> None:
+    wanted = [(sampler, n, depth) for sampler in ("greedy", "default") for n in (1, ROWS) for depth in (1, 2)]
+    assert list(by_key(inside)) == wanted
+    for row in inside["rows"]:
         assert set(COLUMNS) <= set(row)
-        assert row["idle_ms"] == pytest.approx(0.02) and row["trace"]["missing"] == 0
-        assert FIRST < row["context"] < ENDS[1] + 3
-        assert row["period_ms"] >= row["device_ms"] > 0
-        for column in ("plan_ms", "launch_ms", "commit_ms", "tokens_per_s", "gb_per_s", "roofline_share"):
-            assert row[column] > 0, column
+        assert FIRST < row["context"] < FIRST + LENGTHS[1] + 3
+        assert row["period_ms"] == pytest.approx(row["device_ms"] + row["idle_ms"], rel=0.2)
+        assert all(row[name] is not None for name in COLUMNS)
+        assert row["forward_ms"] > 0 and row["measured"] == 2
+        assert LENGTHS[0] <= row["answer_tokens"] <= LENGTHS[1] + 1
 
 
-def test_zombies_exist_at_depth_2_alone(report: dict[str, Any]) -> None:
-    for row in report["rows"]:
+def test_zombies_exist_at_depth_2_alone_whatever_the_sampler(inside: dict[str, Any], outside: dict[str, Any]) -> None:
+    for row in [*inside["rows"], *outside["rows"]]:
         if row["depth"] == 1:
             assert row["zombie_share"] == 0
         else:
             assert 1 / 25 < row["zombie_share"] < 1 / 8
 
 
-def test_gains_compare_with_depth_1(report: dict[str, Any]) -> None:
-    rows = {(row["streams"], row["depth"]): row for row in report["rows"]}
+def test_sampling_alone_is_timed_with_and_without_drawing(inside: dict[str, Any]) -> None:
+    rows = by_key(inside)
     for streams in (1, ROWS):
-        blocking, pipelined = rows[streams, 1], rows[streams, 2]
-        assert blocking["observed_gain"] == 0
-        right = pipelined["tokens_per_s"] / blocking["tokens_per_s"] - 1
-        assert pipelined["observed_gain"] == pytest.approx(right, abs=1e-4)
+        assert rows["greedy", streams, 1]["forward_ms"] == rows["default", streams, 2]["forward_ms"]
+        assert rows["greedy", streams, 1]["sampling_ms"] != rows["default", streams, 1]["sampling_ms"]
 
 
-def test_gains_are_predicted_from_the_parts_of_depth_1_where_its_graphs_were_measured(report: dict[str, Any]) -> None:
-    rows = {(row["streams"], row["depth"]): row for row in report["rows"]}
-    assert rows[1, 1]["predicted_gain"] is None and rows[1, 2]["predicted_gain"] is None
-    blocking, pipelined = rows[ROWS, 1], rows[ROWS, 2]
-    host = blocking["plan_ms"] + blocking["launch_ms"] + blocking["commit_ms"]
-    period = max(0.75, host, blocking["period_ms"] / 2)
-    length = (blocking["answer_tokens"] + pipelined["answer_tokens"]) / 2
-    right = blocking["period_ms"] / period * (1 - 1 / length) - 1
-    assert blocking["predicted_gain"] == 0
-    assert pipelined["predicted_gain"] == pytest.approx(right, rel=1e-3)
+def test_greedy_rows_alone_are_traced(inside: dict[str, Any]) -> None:
+    for row in inside["rows"]:
+        if row["sampler"] == "greedy":
+            assert row["trace"]["idle_ms"] == pytest.approx(0.02) and row["trace"]["missing"] == 0
+        else:
+            assert "trace" not in row
 
 
-def test_the_rows_say_how_long_the_answers_were(report: dict[str, Any]) -> None:
-    for row in report["rows"]:
-        assert ENDS[0] - FIRST <= row["answer_tokens"] <= ENDS[1] - FIRST + 1
+def test_depths_take_turns(inside: dict[str, Any]) -> None:
+    waves = [name for name in inside["seconds"] if name.startswith("wave")]
+    depths = [int(name.partition("depth ")[2].partition(",")[0]) for name in waves]
+    assert depths == [1, 2] * (len(waves) // 2) and len(waves) == 2 * len(inside["rows"])
 
 
-def test_a_section_that_fails_is_noted_and_the_rest_goes_on(report: dict[str, Any]) -> None:
-    assert [note for note in report["notes"] if "no such graph" in note] == report["notes"]
-    assert len(report["notes"]) == 2
-    for row in report["rows"]:
-        assert (row["forward_ms"], row["sampling_ms"]) == ((None, None) if row["streams"] == 1 else (0.5, 0.25))
+def test_gains_compare_with_depth_1_of_the_same_sampler(inside: dict[str, Any]) -> None:
+    rows = by_key(inside)
+    for (sampler, streams, depth), row in rows.items():
+        blocking = rows[sampler, streams, 1]
+        right = row["tokens_per_s"] / blocking["tokens_per_s"] - 1
+        assert row["observed_gain"] == pytest.approx(right, abs=1e-4)
+        if depth == 1:
+            assert row["predicted_gain"] == row["observed_gain"] == 0
 
 
-def test_the_hosts_part_makes_no_call_per_row(report: dict[str, Any]) -> None:
-    assert [(part["device"], part["rows"]) for part in report["host"]] == [
-        (NULL, 1), (NULL, ROWS), ("cpu", 1), ("cpu", ROWS)
-    ]  # fmt: skip
-    for part in report["host"]:
+def test_gains_are_predicted_from_the_parts_of_depth_1(inside: dict[str, Any]) -> None:
+    rows = by_key(inside)
+    for sampler in ("greedy", "default"):
+        blocking, pipelined = rows[sampler, 1, 1], rows[sampler, 1, 2]
+        host = blocking["plan_ms"] + blocking["launch_ms"] + blocking["commit_ms"]
+        device = blocking["forward_ms"] + blocking["sampling_ms"]
+        period = max(device, host, max(device, blocking["period_ms"]) / 2)
+        length = (blocking["answer_tokens"] + pipelined["answer_tokens"]) / 2
+        right = blocking["period_ms"] / period * (1 - 1 / length) - 1
+        assert pipelined["predicted_gain"] == pytest.approx(right, rel=1e-3)
+
+
+def test_the_hosts_part_makes_no_call_per_row(inside: dict[str, Any]) -> None:
+    assert [(part["device"], part["rows"]) for part in inside["host"]] == [(NULL, ROWS), ("cuda, graphs", ROWS)]
+    for part in inside["host"]:
         assert part["calls_per_step"] == pytest.approx(2.0, abs=0.2)
-        assert part["api_calls"] == ({"cudaGraphLaunch": 2} if part["device"] == "cpu" else None)
+        assert part["api_calls"] == ({"cudaGraphLaunch": 2} if part["device"] != NULL else None)
 
 
-def test_what_does_not_fit_into_the_time_is_left_out() -> None:
-    class Ticking:
+def test_on_a_cpu_what_lies_inside_a_step_is_null_and_the_rest_is_there(outside: dict[str, Any]) -> None:
+    assert len(outside["rows"]) == 4
+    for row in outside["rows"]:
+        empty = {name for name in COLUMNS if row[name] is None}
+        assert empty == {"forward_ms", "sampling_ms", "predicted_gain"} and "trace" not in row
+        assert row["period_ms"] >= row["device_ms"] > 0 and row["idle_ms"] >= 0 and row["tokens_per_s"] > 0
+        assert 0 <= row["idle_share"] < 1
+    assert Decode("micro", streams=(ROWS,), waves=1).complete(outside)
+    assert outside["samplers"]["default"] == {"temperature": 0.5, "top_p": 0.3}
+
+
+def test_a_failing_section_is_noted_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = InlineRig()
+    monkeypatch.setattr(rig, "isolated", lambda session, rows: 1 / 0)
+    try:
+        options = Options(streams=(ROWS,), host_rows=(), waves=1, samplers=("greedy",), **SMALL)
+        report = Bench(rig, options).run(list)
+    finally:
+        rig.close()
+    assert len(report["notes"]) == 1 and "ZeroDivisionError" in report["notes"][0]
+    assert [row["forward_ms"] for row in report["rows"]] == [None, None]
+    assert all(row["trace"]["pairs"] for row in report["rows"])
+    assert not Decode(streams=(ROWS,), sampler="greedy").complete(report)
+
+
+def test_turns_that_do_not_fit_are_left_out_in_pairs() -> None:
+    class Slow:
+        """Every look at the clock takes a second."""
+
         def __init__(self) -> None:
             self.time = 0.0
 
@@ -161,26 +168,40 @@ def test_what_does_not_fit_into_the_time_is_left_out() -> None:
             self.time += 1.0
             return self.time
 
-    rig = CpuRig()
+    rig = MicroRig(rows=1)
     try:
-        report = Bench(rig, Options(streams=(1,), seconds=5, settled=2, host_rows=(1,)), now=Ticking()).run(list)
+        options = Options(streams=(1,), host_rows=(), waves=5, **{**SMALL, "seconds": 40})
+        report = Bench(rig, options, now=Slow()).run(list)
     finally:
         rig.close()
-    assert any("left out" in note for note in report["notes"])
-    assert all(row["idle_ms"] is None for row in report["rows"])
-    assert "idle_ms" in table_of(report["rows"])
+    assert {row["measured"] for row in report["rows"]} < {1, 2, 3, 4}
+    out = Counter(note.partition(" of ")[0] for note in report["notes"])
+    assert out and all(count % 2 == 0 for count in out.values())
 
 
 def test_answers_end_where_their_page_says_and_the_planner_does_not_know() -> None:
-    session = open_session(2)
+    rig = MicroRig()
     try:
-        wave = ride(session, questions(ROWS, 1, CROP_SIZE))
-        assert wave.zombies == ROWS
-        lengths = session.engine.counters.tokens / ROWS
-        assert ENDS[0] - FIRST <= lengths <= ENDS[1] - FIRST + 1
-        assert session.engine.counters.finished == ROWS
+        session = rig.session(2)
+        for temperature in (0.0, 1.0):
+            before = session.engine.counters.finished
+            wave = ride(session, questions(ROWS, 1 + before, SIDE, temperature=temperature))
+            assert wave.spent.counters.zombies == ROWS
+            assert LENGTHS[0] <= wave.answered / ROWS <= LENGTHS[1] + 1
+            assert session.engine.counters.finished == before + ROWS
     finally:
-        session.watch.close()
+        rig.close()
+
+
+def test_ends_can_be_drawn_anew() -> None:
+    model = EndingModel(MODEL, 0, 5, 6)
+    model.new_cache(40, 16)
+    memory = model._ends
+    model.redraw(100, 120, seed=3)
+    again = EndingModel(MODEL, 0, 100, 120, seed=3)
+    again.new_cache(40, 16)
+    assert model._ends is memory and torch.equal(memory, again._ends)
+    assert memory[1:].min() >= 100 and memory[1:].max() < 120 and memory[0] == MODEL.max_context
 
 
 def test_a_stamp_ends_its_row_alone() -> None:
@@ -202,24 +223,25 @@ def test_the_null_device_is_called_twice_a_step() -> None:
         assert part.plan_ms > 0 and part.launch_ms > 0 and part.commit_ms > 0
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_what_is_no_gpu_is_refused_before_anything_is_loaded(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapless.bench.decode._load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(InvalidRequest, match="is no GPU"):
-        run_decode(Options(), list, device=device)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.bench.decode.load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(InvalidRequest, match="there is no GPU"):
-        run_decode(Options(), list, device="cuda")
-
-
-def test_a_report_with_a_hole_is_not_complete() -> None:
-    options = Options(streams=(1,), depths=(1, 2))
-    rows = [{"period_ms": 1.0, "idle_ms": 0.0}, {"period_ms": 1.0, "idle_ms": None}]
-    assert not complete({"rows": rows}, options)
-    assert not complete({"rows": rows[:1]}, options)
-    assert complete({"rows": [rows[0], rows[0]]}, options)
+        Decode(device="cuda").run(list)
+    with pytest.raises(InvalidRequest, match="does not exist"):
+        Decode(device="tpu").run(list)
 
 
 def test_gains_without_a_blocking_row_stay_null() -> None:
-    rows = {(8, 2): {"streams": 8, "depth": 2, "tokens_per_s": 5.0, "observed_gain": None}}
+    row = {"sampler": "greedy", "streams": 8, "depth": 2, "tokens_per_s": 5.0, "observed_gain": None}
+    rows = {("greedy", 8, 2): row}
     fill_gains(rows)
-    assert rows[8, 2]["observed_gain"] is None and rows[8, 2]["predicted_gain"] is None
+    assert row["observed_gain"] is None and row["predicted_gain"] is None
+
+
+def test_as_a_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gapless.bench.decode import main
+
+    assert main(["--host-only", "--host-rows", "1,2"]) == 0
+    assert capsys.readouterr().out.count("null") == 2
+    assert main(["--device", "cuda:77"]) == 2

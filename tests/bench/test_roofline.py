@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fakes.micro import micro_config, micro_model
 
-from gapless.bench.roofline import Roofline, decode_weight_bytes, gain, kv_token_bytes, median_difference_ms
+from gapless.bench.roofline import Roofline, decode_weight_bytes, gain, kv_token_bytes
 from gapless.models.moondream.config import TextConfig, read_config
 
 
@@ -35,10 +35,3 @@ def test_roofline_arithmetic() -> None:
 def test_gains_are_fractions_of_the_blocking_throughput() -> None:
     assert gain(120.0, 100.0) == pytest.approx(0.2)
     assert gain(100.0, 100.0) == 0.0
-
-
-def test_median_difference() -> None:
-    assert median_difference_ms([1.0]) is None
-    assert median_difference_ms([1.0, 1.002]) == pytest.approx(2.0)
-    assert median_difference_ms([0.0, 0.001, 0.003, 0.1]) == pytest.approx(2.0)
-    assert median_difference_ms([0.0, 0.001, 0.004]) == pytest.approx(2.0)

@@ -19,7 +19,8 @@ SLOW = {
     "gapless demo",
     "gapless demo --out /tmp/look",
     "gapless bench mix --depth 1 --depth 3 --json",
-    "gapless bench decode --out decode.json",
+    "gapless bench decode --out decode.json --png gains.png",
+    "gapless bench decode --streams 1 --streams 8 --sampler greedy --json",
 }
 """Run by their own tests, alike to one that is run, or in need of a GPU."""
 EACH = sorted({example.line for examples in EXAMPLES.values() for example in examples} - SLOW)

@@ -1,6 +1,6 @@
 """Everything that is shown on a GPU, as one command from a checkout, without installing:
 
-    python3 tests/gpu/drive.py --out DIR             # all of it, about 5 minutes on an H200
+    python3 tests/gpu/drive.py --out DIR                     # all of it, about 9 minutes on an H200
     python3 tests/gpu/drive.py --out DIR --only smoke bench
     python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
 
@@ -67,7 +67,6 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
     """All there is, in order. Test files that have no section of their own share one."""
     others = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/gpu").glob("test_*.py"))
     others = [path for path in others if Path(path).name not in OWN]
-    decode = (sys.executable, "-m", "gapless.bench.decode", "--out", str(out / "decode-moondream2.json"))
     return [
         Section("smoke", 0, 90, (*PYTEST, "tests/gpu/test_cuda_hash.py", "-k", "test_graphs_are_exact and 2-0.5-27")),
         Section("hash", 1, 150, (*PYTEST, "tests/gpu/test_cuda_hash.py")),
@@ -76,8 +75,14 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         *([Section("others", 1, 150, (*PYTEST, *others))] if others else []),
         Section("sanitizer", 1, 180, sanitizer()),
         Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),
-        Section("bench", 3, bench_seconds + 60, (*decode, "--seconds", str(bench_seconds))),
+        Section("bench", 3, bench_seconds + 40, benchmark("decode", out, bench_seconds)),
     ]
+
+
+def benchmark(name: str, out: Path, seconds: float) -> tuple[str, ...]:
+    """A benchmark with full-size random weights on the GPU: its JSON and its picture go to `out`."""
+    kept = ("--out", str(out / f"{name}-moondream2.json"), "--png", str(out / f"{name}-moondream2.png"))
+    return (sys.executable, "-m", f"gapless.bench.{name}", "--device", "cuda", "--seconds", str(seconds), *kept)
 
 
 def sanitizer() -> tuple[str, ...]:

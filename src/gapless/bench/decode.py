@@ -1,136 +1,140 @@
-"""`python -m gapless.bench.decode`: the decode benchmark as a command that needs torch and a GPU, nothing else.
+"""`python -m gapless.bench.decode`: the decode benchmark as a command that needs torch, nothing else.
 
-In: which model, streams, depths and how long. Out: a table on standard output and a JSON file, written anew after every
-section, so that a run that is cut short leaves what it had. What is measured, and how, says `bench.decode_run`.
+In: which model, streams, depths, samplers and how long. Out: a table on standard output and a JSON file, written anew
+after every few sections, so that a run that is cut short leaves what it had. What is measured, and how, says
+`bench.decode_run`. Importing this waits for no torch.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gapless.bench.decode_run import Bench, Options, Row, cell, table_of
-from gapless.bench.hostpart import ROWS, HostPart, measure_null
-from gapless.errors import GaplessError, InvalidRequest
+from gapless.bench.command import Report, Save, finish, numbers, parser_of
+from gapless.bench.hostpart import ROWS, measure_null
+from gapless.bench.load import load, where
+from gapless.bench.text import table
 
 if TYPE_CHECKING:
-    from gapless.models.registry import Loaded
+    from PIL.Image import Image
 
-RANDOM = "random"
-"""The model's name for full-size random weights of Moondream 2: the numbers do not depend on what weights say."""
+    from gapless.api.load import Progress
+    from gapless.bench.rig import Rig
+
 HOST_COLUMNS = ("device", "rows", "plan_ms", "launch_ms", "wait_ms", "commit_ms", "calls_per_step", "api_calls")
+CHOICES = ("greedy", "default", "both")
+STREAMS = {"cpu": (1, 8), "cuda": (1, 8, 32, 64, 128)}
+SECONDS = 150.0
 
 
-def run_decode(
-    options: Options,
-    save: Callable[[Mapping[str, Any]], None],
-    *,
-    model: str = RANDOM,
-    device: str = "cuda",
-    graphs: bool = True,
-) -> dict[str, Any]:
-    """Load the model on the GPU, measure, and return the report; `save` is given each stage of it.
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """The benchmark; see `Benchmark`. `streams` and `host_rows` None: the device's usual ones."""
 
-    Raises `InvalidRequest` if there is no GPU, and what loading a model raises.
-    """
-    from gapless.bench.cuda_rig import CudaRig
-    from gapless.device.gpus import TorchDriver, find_gpu
+    model: str | None = None
+    device: str = "auto"
+    streams: tuple[int, ...] | None = None
+    depths: tuple[int, ...] = (1, 2)
+    sampler: str = "both"
+    waves: int = 3
+    seconds: float = SECONDS
+    graphs: bool = True
+    host_rows: tuple[int, ...] | None = None
 
-    if device.partition(":")[0] != "cuda":
-        raise InvalidRequest(
-            f"device {device!r} is no GPU, and decode steps are timed on one; use cuda or cuda:N, or --host-only",
-            param="device",
-        )
-    loaded = _load(model, find_gpu(device, TorchDriver()).device)
-    buckets = tuple(sorted({*options.streams, *options.host_rows}))
-    rig = CudaRig(loaded.model, loaded.config, loaded.name, buckets, graphs)
-    try:
-        return Bench(rig, options).run(save)
-    finally:
-        rig.close()
+    @property
+    def title(self) -> str:
+        """See `Benchmark`."""
+        return "Decode steps"
+
+    @property
+    def tables(self) -> Mapping[str, Sequence[str]]:
+        """See `Benchmark`."""
+        from gapless.bench.decode_rows import COLUMNS
+
+        return {"rows": COLUMNS, "host": HOST_COLUMNS[:-1]}
+
+    def run(self, save: Save, progress: Progress | None = None) -> Report:
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
+        from gapless.bench.decode_run import Bench, Options
+
+        device = where(self.device)
+        kind = device.partition(":")[0]
+        streams = self.streams or STREAMS[kind]
+        host_rows = self.host_rows or ((1,) if kind == "cpu" else ROWS)
+        samplers = CHOICES[:2] if self.sampler == "both" else (self.sampler,)
+        options = Options(streams, self.depths, self.seconds, host_rows=host_rows, waves=self.waves, samplers=samplers)
+        rig = self._rig(device, tuple(sorted({*streams, *host_rows})))
+        try:
+            return Bench(rig, options, progress=progress).run(save)
+        finally:
+            rig.close()
+
+    def _rig(self, device: str, buckets: tuple[int, ...]) -> Rig:
+        loaded = load(self.model, device)
+        if device == "cpu":
+            from gapless.bench.cpu_rig import CpuRig
+
+            return CpuRig(loaded.model, loaded.config, loaded.name, buckets[-1])
+        from gapless.bench.cuda_rig import CudaRig
+
+        return CudaRig(loaded.model, loaded.config, loaded.name, buckets, self.graphs)
+
+    def complete(self, report: Report) -> bool:
+        """Whether every number of streams was measured at every depth with every sampler, and on a GPU its parts."""
+        streams = self.streams or STREAMS["cpu" if report["device"] == "cpu" else "cuda"]
+        wanted = len(streams) * len(self.depths) * (2 if self.sampler == "both" else 1)
+        needed = ("period_ms",) if report["device"] == "cpu" else ("period_ms", "forward_ms")
+        whole = [row for row in report["rows"] if all(row[name] is not None for name in needed)]
+        return len(whole) == wanted
+
+    def draw(self, report: Report) -> Image:
+        """See `Benchmark`: gains above depth 1."""
+        from gapless.bench.gain_plot import draw_gains, gain_bars
+
+        return draw_gains(gain_bars(report["rows"]), "What pipelining brings", gain_subtitle(report))
 
 
-def _load(model: str, device: str) -> Loaded:
-    from gapless.models.registry import load_model, random_model
+def gain_subtitle(report: Mapping[str, Any]) -> str:
+    """What the bars of a decode report are."""
+    from gapless.bench.command import described
 
-    if model == RANDOM:
-        return random_model("moondream-2", device, "bfloat16")
-    return load_model(model, device, "bfloat16")
-
-
-def summary(report: Mapping[str, Any]) -> str:
-    """The report for people: rows, the host's part, notes, and what it was measured on."""
-    rows: list[Row] = list(report["rows"])
-    lines = [table_of(rows), "", host_table(report["host"])]
-    roofline = report["roofline"]
-    lines += ["", f"read bandwidth {roofline['read_gb_per_s']} GB/s, weights {roofline['weight_bytes'] / 1e9:.3f} GB"]
-    lines += [f"note: {note}" for note in report["notes"]]
-    return "\n".join(lines)
-
-
-def complete(report: Mapping[str, Any], options: Options) -> bool:
-    """Whether every number of streams was measured at every depth: a period and an idle time each."""
-    whole = [row for row in report["rows"] if row["period_ms"] is not None and row["idle_ms"] is not None]
-    return len(whole) == len(options.streams) * len(options.depths)
+    return f"Tokens per second above the blocking engine's, in percent · {described(report)}"
 
 
 def host_table(parts: Sequence[Mapping[str, Any]]) -> str:
     """The host's part as text."""
     calls = [{**part, "api_calls": sum((part["api_calls"] or {}).values()) or None} for part in parts]
-    lines = [HOST_COLUMNS, *(tuple(cell(part[column]) for column in HOST_COLUMNS) for part in calls)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HOST_COLUMNS))]
-    return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
-
-
-def save_to(path: Path | None) -> Callable[[Mapping[str, Any]], None]:
-    """What writes a report to `path`, whole or not at all; with None nothing is written."""
-
-    def save(report: Mapping[str, Any]) -> None:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(".part")
-            beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-            beside.replace(path)
-
-    return save
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
+    return table(calls, HOST_COLUMNS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print. Returns 0, 1 if a row has no period or no idle time, 2 if nothing could be measured."""
-    usual = Options()
-    parser = argparse.ArgumentParser(prog="python -m gapless.bench.decode", description="The decode benchmark.")
-    parser.add_argument("--model", default=RANDOM, help="a model's name or folder; default: full-size random weights")
-    parser.add_argument("--device", default="cuda", help="cuda or cuda:N")
-    parser.add_argument("--streams", type=_numbers, default=usual.streams, help="for example 1,8,32,64")
-    parser.add_argument("--depths", type=_numbers, default=usual.depths, help="for example 1,2")
-    parser.add_argument("--host-rows", type=_numbers, default=ROWS, help="rows of the host's part")
+    """Measure and print. Returns 0, 1 if a row is not whole, 2 if nothing could be measured."""
+    usual = Decode()
+    parser = parser_of("decode", "The decode benchmark.", "auto", usual.seconds)
+    parser.add_argument("--streams", type=numbers, help="for example 1,8,32,64,128")
+    parser.add_argument("--depth", "--depths", type=numbers, default=usual.depths, help="for example 1,2")
+    parser.add_argument("--sampler", choices=CHOICES, default=usual.sampler)
     parser.add_argument("--waves", type=int, default=usual.waves, help="how often each row is measured")
-    parser.add_argument("--seconds", type=float, default=usual.seconds, help="no new section begins after that long")
+    parser.add_argument("--host-rows", type=numbers, help="rows of the host's part")
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
     parser.add_argument("--host-only", action="store_true", help="the engine's own part alone; needs no GPU")
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
     given = parser.parse_args(arguments)
     if given.host_only:
-        parts: list[HostPart] = measure_null(given.host_rows)
-        print(host_table([part.as_dict() for part in parts]))
+        print(host_table([part.as_dict() for part in measure_null(given.host_rows or ROWS)]))
         return 0
-    options = Options(given.streams, given.depths, given.seconds, host_rows=given.host_rows, waves=given.waves)
-    try:
-        report = run_decode(
-            options, save_to(given.out), model=given.model, device=given.device, graphs=given.graphs == "on"
-        )
-    except GaplessError as error:
-        print(error)
-        return 2
-    print(summary(report))
-    return 0 if complete(report, options) else 1
+    decode = Decode(
+        given.model,
+        given.device,
+        given.streams,
+        given.depth,
+        given.sampler,
+        given.waves,
+        given.seconds,
+        given.graphs == "on",
+        given.host_rows,
+    )
+    return finish(decode, given.out, given.png, given.json)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A model whose answers end when the engine does not expect it.
 
 In: a model, and between which positions answers end. Out: the same model, but its end token is never likely until a
-drawn position, and certain from there on. The engine cannot know that position (the token limit is far away), so every
-end is a surprise, as with real answers, and makes zombies at depth 2.
+drawn position, and certain from there on, whether tokens are drawn or the likeliest taken. The engine cannot know that
+position (the token limit is far away), so every end is a surprise, as with real answers, and makes zombies at depth 2.
 
 The position is drawn per page: a row is known by the page that holds its first own position after the picture block,
 which no other row has. The forward stamps the first hidden number of a token that stands at its end, the head reads the
@@ -40,16 +40,27 @@ class EndingModel:
         self.device = model.device
         self.dtype = model.dtype
 
+    @torch.inference_mode()
+    def redraw(self, low: int, high: int, seed: int) -> None:
+        """Let answers end between other positions from now on. Only while nothing is in flight."""
+        self._between, self._seed = (low, high), seed
+        self._ends.copy_(self._drawn(len(self._ends)))  # in place: graphs that were captured read it
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _drawn(self, pages: int) -> Tensor:
+        """Each page's end, on the host."""
+        ends = torch.randint(*self._between, (pages,), generator=torch.Generator().manual_seed(self._seed))
+        ends[0] = self.max_context  # the scrap page's rows are done, and write nothing
+        return ends
+
     def page_bytes(self, page_size: int) -> int:
         """See `Model`."""
         return self._model.page_bytes(page_size)
 
     def new_cache(self, pages: int, page_size: int) -> KVCache:
         """See `Model`. Draws every page's end. One cache at a time."""
-        generator = torch.Generator().manual_seed(self._seed)
-        ends = torch.randint(*self._between, (pages,), generator=generator)
-        ends[0] = self.max_context  # the scrap page's rows are done, and write nothing
-        self._ends = ends.to(self.device)
+        self._ends = self._drawn(pages).to(self.device)
         self._column = self.prefix // page_size
         return self._model.new_cache(pages, page_size)
 
@@ -85,3 +96,13 @@ class EndingModel:
     def size_value(self, hidden: Tensor) -> Tensor:
         """See `Model`."""
         return self._model.size_value(hidden)
+
+
+class BlindEndingModel(EndingModel):
+    """The same, and pictures are not looked at: each has the same made-up embedding, so that a measurement of the
+    decoder does not wait for the tower. Every picture still has keys and values of its own."""
+
+    def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """See `Model`: the embeddings of ordinary words."""
+        ids = torch.arange(self.prefix - 1, device=self.device) % (self.vocab // 2) + 10
+        return self.embed(ids, torch.full((self.prefix - 1, 2), -1.0, device=self.device))

@@ -13,7 +13,7 @@ from typing import Any
 
 from gapless.bench.null import NullDevice
 from gapless.bench.timed import Session
-from gapless.bench.wave import advance, questions, sum_up
+from gapless.bench.wave import advance, questions, typical_step
 from gapless.config import EngineConfig
 from gapless.constrain.table import Rules, build_table
 from gapless.records import DeviceLimits
@@ -53,16 +53,18 @@ class HostPart:
 
 def measure_rows(session: Session, name: str, rows: int, depth: int, first: int, steps: int = STEPS) -> HostPart:
     """Run `steps` steps of `rows` rows without pictures (request ids from `first` on)."""
-    notes, ticks = len(session.watch.notes), len(session.ticks)
+    ticks = len(session.ticks)
     session.submit(questions(rows, first, None, MOST_TOKENS))
-    advance(session, rows, 2 * depth)  # past the prefills
-    before = sum(session.watch.calls.values())
-    advance(session, rows, steps)
-    calls = sum(session.watch.calls.values()) - before
-    wave = sum_up(session.watch.notes[notes:], session.ticks[ticks:], rows)
-    session.stop()
+    try:
+        advance(session, rows, 2 * depth)  # past the prefills
+        before = sum(session.watch.calls.values())
+        advance(session, rows, steps)
+        calls = sum(session.watch.calls.values()) - before
+        step = typical_step(session.ticks[ticks:], rows)
+    finally:
+        session.stop()
     return HostPart(
-        name, rows, depth, wave.plan_ms, wave.launch_ms, wave.wait_ms, wave.commit_ms, calls_per_step=calls / steps
+        name, rows, depth, step.plan_ms, step.launch_ms, step.wait_ms, step.commit_ms, calls_per_step=calls / steps
     )
 
 

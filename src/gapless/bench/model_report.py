@@ -75,7 +75,8 @@ def _or(given: float | None, other: float) -> float:
 @dataclass(frozen=True, slots=True)
 class ModelRow:
     """One line. `predicted`: see the module; `by_parts`, `by_periods`: both ways (the second only where T_pipe was
-    measured); `measured_ms`: T_pipe as measured; `gpu`: of published figures, else empty."""
+    measured); `measured_ms`: T_pipe as measured; `gpu`: of published figures, else empty; `sampler`: of a report that
+    tells it, else empty."""
 
     predicted: Prediction
     by_parts: Prediction
@@ -83,12 +84,14 @@ class ModelRow:
     measured_ms: float | None = None
     observed: float | None = None
     gpu: str = ""
+    sampler: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: milliseconds, and gains and shares as fractions."""
         point = self.predicted.point
         return {
             **({"gpu": self.gpu} if self.gpu else {}),
+            **({"sampler": self.sampler} if self.sampler else {}),
             "streams": point.streams,
             "depth": self.predicted.depth,
             "forward_ms": point.parts.forward_ms,
@@ -115,8 +118,16 @@ def report_rows(
     streams: Sequence[int] = (),
     what: WhatIf | None = None,
 ) -> list[ModelRow]:
-    """Lines of a decode report, by streams and depth. No `depths`: those measured above 1, or 2; no `streams`: all."""
-    what = what or WhatIf()
+    """Lines of a decode report, by sampler, streams and depth. No `depths`: those measured above 1, or 2; no `streams`:
+    all."""
+    samplers = dict.fromkeys(row.get("sampler", "") for row in rows)
+    groups = [(sampler, [row for row in rows if row.get("sampler", "") == sampler]) for sampler in samplers]
+    return [line for sampler, mine in groups for line in _lines(mine, depths, streams, what or WhatIf(), sampler)]
+
+
+def _lines(
+    rows: Sequence[Mapping[str, Any]], depths: Sequence[int], streams: Sequence[int], what: WhatIf, sampler: str
+) -> list[ModelRow]:
     points = _wanted(points_of(rows, what.tokens), streams)
     depths = depths or sorted({row["depth"] for row in rows} - {1}) or (2,)
     measured = {} if what.times else {(row["streams"], row["depth"]): row for row in rows}
@@ -127,7 +138,7 @@ def report_rows(
             by_parts = predict(what.applied(point), depth)
             period = row.get("period_ms")
             by_periods = gain_of_periods(by_parts.point, depth, period) if period else None
-            lines.append(ModelRow(by_parts, by_parts, by_periods, period, row.get("observed_gain")))
+            lines.append(ModelRow(by_parts, by_parts, by_periods, period, row.get("observed_gain"), sampler=sampler))
     return lines
 
 

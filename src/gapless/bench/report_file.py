@@ -1,4 +1,4 @@
-"""Reports of measurements, read back from their files.
+"""Reports of measurements: written to their files, and read back.
 
 In: a path. Out: the report, or its decode rows, checked. Raises `InvalidRequest` with what is wrong with the file.
 """
@@ -6,6 +6,7 @@ In: a path. Out: the report, or its decode rows, checked. Raises `InvalidRequest
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,19 @@ def read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict):
         raise InvalidRequest(f"{str(path)!r} holds no JSON object; name a report's file", param="file")
     return report
+
+
+def save_to(path: Path | None) -> Callable[[Mapping[str, Any]], None]:
+    """What writes a report to `path`, whole or not at all; with None nothing is written."""
+
+    def save(report: Mapping[str, Any]) -> None:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_suffix(".part")
+            beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            beside.replace(path)
+
+    return save
 
 
 def decode_rows(report: dict[str, Any], path: Path) -> list[Row]:

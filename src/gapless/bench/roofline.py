@@ -6,9 +6,7 @@ rows, which are not counted) and each row's keys and values up to its position. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gapless.models.moondream.config import TextConfig
 
@@ -56,12 +54,3 @@ class Roofline:
 def gain(tokens_per_s: float, blocking: float) -> float:
     """By which fraction the throughput is above the blocking engine's (depth 1)."""
     return tokens_per_s / blocking - 1.0
-
-
-def median_difference_ms(starts: Sequence[float]) -> float | None:
-    """Median of the differences of consecutive moments (seconds), in milliseconds; None without a difference."""
-    differences = sorted(1e3 * (b - a) for a, b in pairwise(starts))
-    if not differences:
-        return None
-    middle = len(differences) // 2
-    return differences[middle] if len(differences) % 2 else (differences[middle - 1] + differences[middle]) / 2

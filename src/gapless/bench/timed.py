@@ -1,7 +1,7 @@
 """An engine that is ticked by hand, with what every tick and every step took.
 
 In: any device, a table, the engine's settings. Out: a `Session` on the caller's thread, a `TickTimes` for every tick,
-read from the engine's own meter, and a `StepNote` for every step. Nothing is changed in what is done or in which order.
+read from the engine's own accounting, and a `StepNote` for every step. What is done and in which order is unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gapless.device.base import Device
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
 from gapless.observe.meter import Part
-from gapless.records import Arrival, DeviceLimits, Emission, Flags, Mask, Request, RowRef, Step, StepKind
+from gapless.records import Arrival, DeviceLimits, Emission, Mask, Request, RowRef, Step, StepKind
 
 Range = Callable[[str], AbstractContextManager[object]]
 """Opens a named range in a profiler's trace."""
@@ -32,13 +32,16 @@ def no_range(name: str) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class TickTimes:
-    """Seconds of one tick's parts, and what it launched and settled. `plan` is the planner's choice, `launch` the
-    hand-over to the device, `wait` the time the host stood still for the device, `commit` all the rest of a tick."""
+    """Seconds of one tick, and what it launched and settled. `plan` is the planner's choice, `launch` the hand-over to
+    the device, `wait` the time the host stood still for the device, `commit` all the rest of a tick; `busy` is the
+    device's time in the step that was settled, `idle` its time without work before it."""
 
     plan: float
     launch: float
     wait: float
     commit: float
+    busy: float
+    idle: float
     launched: Step | None = None
     settled: Step | None = None
 
@@ -47,6 +50,10 @@ class TickTimes:
         """One decode step was launched and one was settled."""
         return all(step is not None and step.kind is StepKind.DECODE for step in (self.launched, self.settled))
 
+    def carries(self, rows: int) -> bool:
+        """Whether it is steady and both steps have `rows` rows."""
+        return self.steady and all(s is not None and len(s.rows) == rows for s in (self.launched, self.settled))
+
 
 @dataclass(slots=True)
 class StepNote:
@@ -54,16 +61,6 @@ class StepNote:
 
     step: Step
     arrival: Arrival | None = None
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens it sampled."""
-        return sum(record.token is not None for record in self.arrival.records) if self.arrival else 0
-
-    @property
-    def muted(self) -> int:
-        """How many of its rows had ended before it."""
-        return sum(bool(record.flags & Flags.MUTED) for record in self.arrival.records) if self.arrival else 0
 
 
 class Watch:
@@ -152,15 +149,17 @@ class Session:
         return news
 
     def _tick(self) -> None:
-        meter, watch = self.engine.meter, self.watch
+        meter, bubble, watch = self.engine.meter, self.engine.bubble, self.watch
         meter.enter(Part.ADMIT)  # what came between the ticks is not this one's
         before, watch.launched, watch.settled = list(meter.spent), None, None
+        busy, idle = bubble.busy, bubble.idle
         self.engine.loop.tick()
         meter.enter(Part.DELIVER)
+        busy, idle = bubble.busy - busy, bubble.idle - idle
         spent = [now - then for now, then in zip(meter.spent, before, strict=True)]
         plan, launch, wait = spent[Part.PLAN], spent[Part.LAUNCH], spent[Part.DEVICE]
         rest = sum(spent) - plan - launch - wait
-        self.ticks.append(TickTimes(plan, launch, wait, rest, watch.launched, watch.settled))
+        self.ticks.append(TickTimes(plan, launch, wait, rest, busy, idle, watch.launched, watch.settled))
 
     def run(self, until: Callable[[Session], bool] | None = None) -> None:
         """Tick until nothing is left to do, or until `until` says so before a tick."""

@@ -1,8 +1,8 @@
 """A wave: so many requests at once, each on a picture of its own, decoded until all have ended.
 
-In: a `Session` and a number of rows. Out: what the steps of the wave took. All rows ride on every step from the last
-prefill to the first end; `full` are those steps, and the period is theirs. Tokens per second and zombies are counted
-from the first full step to the last row's end, ragged rest included.
+In: a `Session` and a number of rows. Out: what the steps of the wave took, all by the engine's own accounting. All rows
+ride on every step from the last prefill to the first end; `full` are those steps, and the typical step is one of them.
+Tokens per second and zombies are counted from the first full step to the last row's end, ragged rest included.
 """
 
 from __future__ import annotations
@@ -13,45 +13,53 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.bench.roofline import median_difference_ms
 from gapless.bench.timed import Session, StepNote, TickTimes
+from gapless.observe.accounting import Accounting
 from gapless.records import Picture, Prompt, Request, RowRef, Sampling, StepKind
 
 PROMPT = 14
 """Ids after the picture block: with 730 of it and answers of about 110 tokens the mean context is about 800."""
 FAR = 700
 """A token limit no answer reaches."""
+GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
-    """Milliseconds, and counts. `period_ms` is None when there were fewer than two full steps; `wait_ms`: the host
-    stood still for the device; `gap_ms`: from one full step's end to the next one's start, by the device's marks."""
+class Typical:
+    """The median step, part by part, in milliseconds. `device_ms` in the step, `idle_ms` before it, `period_ms` both;
+    `wait_ms`: the host stood still for the device."""
 
-    rows: int
-    full_steps: int
-    context: float
-    period_ms: float | None
+    period_ms: float
     device_ms: float
-    gap_ms: float
+    idle_ms: float
     plan_ms: float
     launch_ms: float
     wait_ms: float
     commit_ms: float
-    tokens: int
-    seconds: float
-    row_steps: int
-    zombies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """`context`: mean number of positions that a row of a full step attends to; `spent`: from the first full step to
+    the end; `answered`: tokens of all answers."""
+
+    rows: int
+    full_steps: int
+    context: float
+    typical: Typical
+    spent: Accounting
+    answered: int
 
     @property
     def zombie_share(self) -> float:
         """Row-steps spent on rows that had ended, 0..1."""
-        return self.zombies / self.row_steps
+        zombies = self.spent.counters.zombies
+        return zombies / (zombies + self.spent.counters.tokens)
 
     @property
     def tokens_per_s(self) -> float:
-        """Committed tokens over the device's time."""
-        return self.tokens / self.seconds
+        """Committed tokens over the device's time, idle time included."""
+        return 1e3 * self.spent.counters.tokens / (self.spent.busy_ms + self.spent.idle_ms)
 
 
 def picture(seed: int, side: int) -> Picture:
@@ -60,30 +68,53 @@ def picture(seed: int, side: int) -> Picture:
     return Picture(f"{seed:064x}", crops, (1, 1), side, side)
 
 
-def questions(count: int, first: int, side: int | None, max_tokens: int = FAR) -> list[Request]:
-    """`count` greedy requests with ids from `first` on; `side`: of each one's picture, None for no pictures."""
+def questions(
+    count: int,
+    first: int,
+    side: int | None,
+    max_tokens: int = FAR,
+    temperature: float = GREEDY.temperature,
+    top_p: float = GREEDY.top_p,
+    prompt: int = PROMPT,
+) -> list[Request]:
+    """`count` requests with ids from `first` on, each its own seed; `side`: of each one's picture, None for no
+    pictures; `prompt`: ids after the picture block."""
     asked = []
     for number in range(first, first + count):
-        ids = tuple(10 + (7 * number + 3 * j) % 90 for j in range(PROMPT))
+        ids = tuple(10 + (7 * number + 3 * j) % 90 for j in range(prompt))
         shown = None if side is None else picture(number, side)
         ids = ids if shown is not None else (0, *ids)
-        prompt = Prompt(ids, ((),) * len(ids), shown)
-        asked.append(Request(number, prompt, "text", Sampling(max_tokens=max_tokens)))
+        sampling = Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=number)
+        asked.append(Request(number, Prompt(ids, ((),) * len(ids), shown), "text", sampling))
     return asked
 
 
 def ride(session: Session, requests: Sequence[Request], steps: int | None = None) -> Wave:
-    """Ask, run until all has ended, or until `steps` steps with all rows are settled, and sum up.
+    """Ask, run until all has ended, or until `steps` more steps with all rows are settled, and sum up.
 
-    What still runs is cancelled, and the empty engine audited.
+    What still runs is cancelled, and the empty engine audited. Raises `ValueError` if no step carried all rows twice.
     """
-    notes, ticks = len(session.watch.notes), len(session.ticks)
+    notes, ticks, rows = len(session.watch.notes), len(session.ticks), len(requests)
+    before = Accounting.of(session.engine.meter)
     session.submit(requests)
     try:
-        advance(session, len(requests), steps)
+        advance(session, rows, 1)
+        full = Accounting.of(session.engine.meter)
+        advance(session, rows, steps)
+        after = Accounting.of(session.engine.meter)
     finally:
         session.stop()
-    return sum_up(session.watch.notes[notes:], session.ticks[ticks:], len(requests))
+    mine = _full(session.watch.notes[notes:], rows)
+    typical = typical_step(session.ticks[ticks:], rows)
+    contexts = _contexts(session.watch.notes[notes:])
+    return Wave(
+        rows=rows,
+        full_steps=len(mine),
+        context=statistics.fmean(contexts[note.step.id] for note in mine),
+        typical=typical,
+        spent=after - full,
+        answered=(after - before).counters.tokens,
+    )
 
 
 def advance(session: Session, rows: int, steps: int | None) -> None:
@@ -96,39 +127,29 @@ def advance(session: Session, rows: int, steps: int | None) -> None:
     session.run(enough)
 
 
-def sum_up(notes: Sequence[StepNote], ticks: Sequence[TickTimes], rows: int) -> Wave:
-    """A wave's numbers from all its steps and ticks. Raises `ValueError` if no step carried all rows."""
-    contexts = _contexts(notes)
-    landed = [note for note in notes if note.step.kind is StepKind.DECODE and note.arrival is not None]
-    full = [note for note in landed if len(note.step.rows) == rows]
-    if not full:
-        raise ValueError(f"no decode step carried all {rows} rows; the answers are too short for this wave")
-    begins, last = full[0].step.id, full[-1].step.id
-    counted = [note for note in landed if note.step.id >= begins]
-    starts, ends = _times(counted)
-    steady = [t for t in ticks if t.steady and t.launched is not None and begins <= t.launched.id <= last]
-    return Wave(
-        rows=rows,
-        full_steps=len(full),
-        context=statistics.fmean(contexts[note.step.id] for note in full),
-        period_ms=median_difference_ms(starts[: len(full)]),
-        device_ms=_median_ms([end - start for start, end in zip(starts, ends, strict=True)][: len(full)]),
-        gap_ms=_median_ms([after - before for before, after in zip(ends, starts[1:], strict=False)][: len(full) - 1]),
+def typical_step(ticks: Sequence[TickTimes], rows: int) -> Typical:
+    """The median of ticks that launched and settled a decode step of `rows` rows. Raises `ValueError` without one."""
+    steady = [tick for tick in ticks if tick.carries(rows)]
+    if not steady:
+        raise ValueError(f"no two decode steps carried all {rows} rows; the answers are too short for this wave")
+    return Typical(
+        period_ms=_median_ms([t.busy + t.idle for t in steady]),
+        device_ms=_median_ms([t.busy for t in steady]),
+        idle_ms=_median_ms([t.idle for t in steady]),
         plan_ms=_median_ms([t.plan for t in steady]),
         launch_ms=_median_ms([t.launch for t in steady]),
         wait_ms=_median_ms([t.wait for t in steady]),
         commit_ms=_median_ms([t.commit for t in steady]),
-        tokens=sum(note.tokens for note in counted),
-        seconds=max(ends) - starts[0],
-        row_steps=sum(len(note.step.rows) for note in counted),
-        zombies=sum(note.muted for note in counted),
     )
 
 
-def _times(notes: Sequence[StepNote]) -> tuple[list[float], list[float]]:
-    """Starts and ends on the device's clock, in seconds."""
-    arrivals = [note.arrival for note in notes if note.arrival is not None]
-    return [a.started for a in arrivals], [a.ended for a in arrivals]
+def _full(notes: Sequence[StepNote], rows: int) -> list[StepNote]:
+    """Decode steps that came back and carried all rows."""
+    return [
+        note
+        for note in notes
+        if note.step.kind is StepKind.DECODE and note.arrival is not None and len(note.step.rows) == rows
+    ]
 
 
 def _contexts(notes: Sequence[StepNote]) -> dict[int, float]:
@@ -146,4 +167,4 @@ def _contexts(notes: Sequence[StepNote]) -> dict[int, float]:
 
 
 def _median_ms(seconds: Sequence[float]) -> float:
-    return 1e3 * statistics.median(seconds) if seconds else 0.0
+    return 1e3 * statistics.median(seconds)

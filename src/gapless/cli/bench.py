@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless.bench.decode import RANDOM, complete, host_table, run_decode, save_to, summary
-from gapless.bench.decode_run import Options
-from gapless.bench.hostpart import measure_null
+from gapless.bench.decode import SECONDS, Decode
 from gapless.bench.mix import MIX, PICTURES
 from gapless.cli import cost
 from gapless.cli.examples import epilog
+from gapless.cli.measured import (
+    SECONDS_HELP,
+    BenchModelOption,
+    CompareOption,
+    DepthsOption,
+    OutOption,
+    PngOption,
+    SamplerChoice,
+    WavesOption,
+    distinct,
+    run_benchmark,
+    show_host_only,
+)
 from gapless.cli.options import (
     DeviceOption,
     DTypeChoice,
@@ -29,14 +39,24 @@ from gapless.cli.terminal import complain, spinner, table
 if TYPE_CHECKING:
     from gapless.bench.run import Report
 
-app = typer.Typer(name="bench", help="Measure this machine, and say what to expect of it.")
+app = typer.Typer(name="bench")
 app.command("model", epilog=epilog("bench model"))(cost.model)
 app.command("compare", epilog=epilog("bench compare"))(cost.compare)
-RANDOM_HELP = "A model's name or folder; random: full-size random weights, as fast as trained ones."
+STREAMS_HELP = "Requests at once; may be given again. Not given: 1 and 8, on a GPU 1, 8, 32, 64 and 128."
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
     "may gain nothing from it, or lose a little; the answers are the same either way."
 )
+
+
+@app.callback(invoke_without_command=True)
+def bench(context: typer.Context, compare: CompareOption = None) -> int:
+    """Measure this machine, and say what to expect of it."""
+    if compare is not None:
+        return cost.compare(*compare)
+    if context.invoked_subcommand is None:
+        context.fail("Missing command.")
+    return 0
 
 
 @app.command("mix", epilog=epilog("bench mix"))
@@ -59,25 +79,47 @@ def mix(
 
 @app.command("decode", epilog=epilog("bench decode"))
 def decode(
-    model: Annotated[str, typer.Option("--model", metavar="NAME|FOLDER", help=RANDOM_HELP)] = RANDOM,
-    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cuda or cuda:N.")] = "cuda",
-    seconds: Annotated[float, typer.Option("--seconds", help="No new section begins after that long.")] = 150.0,
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    streams: Annotated[
+        list[int] | None,
+        typer.Option("--streams", min=1, callback=distinct, help=STREAMS_HELP),
+    ] = None,
+    depth: DepthsOption = None,
+    sampler: Annotated[
+        SamplerChoice, typer.Option("--sampler", help="Temperature 0, what a query uses by default, or both.")
+    ] = SamplerChoice.BOTH,
+    waves: WavesOption = 3,
+    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = SECONDS,
     graphs: GraphsOption = Switch.ON,
-    host_only: Annotated[bool, typer.Option("--host-only", help="The engine's own part alone; needs no GPU.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the report there, as JSON.")] = None,
+    host_only: Annotated[
+        bool, typer.Option("--host-only", help="The engine's own part alone; loads no model.")
+    ] = False,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
 ) -> int:
-    """Time decode steps on a GPU: 1 to 64 streams at depth 1 and 2, beside what the hardware allows.
+    """Time decode steps at several numbers of streams, blocking and pipelined, beside what the hardware allows.
 
-    Ends with 1 if a row could not be measured.
+    Answers end by surprise at about 110 tokens. Ends with 1 if a row could not be measured.
     """
+    if compare is not None:
+        return cost.compare(*compare, json=json)
     if host_only:
-        print(host_table([part.as_dict() for part in measure_null()]))
+        show_host_only(json)
         return 0
-    options = Options(seconds=seconds)
-    with spinner("measuring decode steps"):
-        report = run_decode(options, save_to(out), model=model, device=device, graphs=graphs is Switch.ON)
-    print(summary(report))
-    return 0 if complete(report, options) else 1
+    benchmark = Decode(
+        model,
+        device,
+        tuple(streams) if streams else None,
+        tuple(depth or (1, 2)),
+        sampler.value,
+        waves,
+        seconds,
+        graphs is Switch.ON,
+    )
+    return run_benchmark(benchmark, json=json, out=out, png=png)
 
 
 def measure(

@@ -14,6 +14,7 @@ import typer
 from gapless.bench.compare import Change, Compared, Comparison
 from gapless.bench.compare import compare as compared
 from gapless.bench.gain_plot import Bars, draw_gains
+from gapless.bench.gain_plot import streams as streams_of
 from gapless.bench.model_report import ModelRow, WhatIf, imagined_rows, published_rows, report_rows
 from gapless.bench.report_file import decode_rows, read_report
 from gapless.cli.drawing import FORMATS, write_picture
@@ -81,7 +82,7 @@ def model(
     With a report: its streams, each predicted from its own row of depth 1. Without: published figures; or, given
     --forward-ms and --host-ms, a step of your own.
     """
-    _check_picture(png)
+    check_picture(png)
     what = WhatIf(forward_ms, sampling_ms, host_ms, chain_ms, tokens)
     origin, rows = _rows_for(file, what, depth or (), streams or ())
     if json:
@@ -93,7 +94,8 @@ def model(
     return 0
 
 
-def _check_picture(png: Path | None) -> None:
+def check_picture(png: Path | None) -> None:
+    """Refuse a --png of no known format before anything is measured."""
     if png is not None and png.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"--png {str(png)!r} must end with one of {', '.join(FORMATS)}")
 
@@ -123,7 +125,7 @@ def _described(report: dict[str, Any]) -> str:
 
 def _show_model(rows: Sequence[ModelRow], origin: str) -> None:
     published = bool(rows[0].gpu)
-    head = ("GPU", *HEAD, "by parts %" if published else "by periods %", "observed %")
+    head = ("GPU", "sampler", *HEAD, "by parts %" if published else "by periods %", "observed %")
     lines = [_cells(row) for row in rows]
     kept = [i for i in range(len(head)) if any(line[i] != NOTHING for line in lines)]
     table([head[i] for i in kept], [[line[i] for i in kept] for line in lines], title=f"The cost model: {origin}")
@@ -140,6 +142,7 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
     other = row.by_parts if row.gpu else row.by_periods
     return (
         row.gpu or NOTHING,
+        row.sampler or NOTHING,
         str(point.streams),
         str(predicted.depth),
         *(f"{ms:.3f}" for ms in (parts.device_ms, parts.host_ms, parts.chain_ms)),
@@ -164,19 +167,20 @@ def _bars(rows: Sequence[ModelRow]) -> list[Bars]:
     several = len({row.predicted.depth for row in rows}) > 1
     ordered = sorted(rows, key=_group_of) if several else rows
     return [
-        Bars(_streams_of(row), _group_of(row) if several else row.gpu, row.predicted.gain, row.observed)
+        Bars(
+            streams_of(row.predicted.point.streams),
+            _group_of(row) if several else row.gpu or row.sampler,
+            row.predicted.gain,
+            row.observed,
+        )
         for row in ordered
     ]
 
 
-def _streams_of(row: ModelRow) -> str:
-    count = row.predicted.point.streams
-    return f"{count} stream{'s' if count > 1 else ''}"
-
-
 def _group_of(row: ModelRow) -> str:
     depth = f"depth {row.predicted.depth}"
-    return f"{row.gpu}, {depth}" if row.gpu else depth
+    kind = row.gpu or row.sampler
+    return f"{kind}, {depth}" if kind else depth
 
 
 def compare(

@@ -76,8 +76,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench compare old.json new.json --column period_ms --fail-above", "1 if a step is 2 % slower"),
     ),
     "bench decode": (
-        Example("gapless bench decode --out decode.json", "all rows, on a GPU"),
-        Example("gapless bench decode --host-only", "what the engine itself takes for a step; needs no GPU"),
+        Example("gapless bench decode --out decode.json --png gains.png", "all rows, kept and drawn"),
+        Example("gapless bench decode --streams 1 --streams 8 --sampler greedy --json", "some rows, for machines"),
+        Example("gapless bench decode --compare old.json new.json", "nothing is measured: what changed"),
+        Example("gapless bench decode --host-only", "what the engine itself takes for a step; loads no model"),
     ),
 }
 

@@ -1,0 +1,106 @@
+"""Rows of a decode report: what waves, isolated graphs and traces say, and the gains that follow.
+
+Pure. A row is a number of streams, a depth and a sampler; what was not measured is None.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from gapless.bench.cost_model import predict_rows
+from gapless.bench.rig import Isolated
+from gapless.bench.roofline import Roofline, gain
+from gapless.bench.text import rounded
+from gapless.bench.trace import Gaps
+from gapless.bench.wave import Wave
+
+GREEDY, DEFAULT = "greedy", "default"
+SAMPLERS = (GREEDY, DEFAULT)
+"""Temperature 0, and what a query uses whose caller sets nothing."""
+COLUMNS = (
+    "sampler",
+    "streams",
+    "depth",
+    "context",
+    "forward_ms",
+    "sampling_ms",
+    "period_ms",
+    "idle_ms",
+    "plan_ms",
+    "launch_ms",
+    "commit_ms",
+    "zombie_share",
+    "tokens_per_s",
+    "gb_per_s",
+    "roofline_share",
+    "predicted_gain",
+    "observed_gain",
+)
+Row = dict[str, Any]
+Key = tuple[str, int, int]
+"""Sampler, streams and depth."""
+
+
+def row_of(key: Key, waves: Sequence[Wave], roofline: Roofline) -> Row:
+    """Waves of as many rows as a row of the report, the median one's; what other sections fill in is null."""
+    ranked = sorted(waves, key=attrgetter("tokens_per_s"))
+    wave = ranked[len(ranked) // 2]
+    step, rows = wave.typical, wave.rows
+    row: Row = dict.fromkeys(COLUMNS)
+    row.update(zip(("sampler", "streams", "depth"), key, strict=True))
+    times = ("period_ms", "idle_ms", "plan_ms", "launch_ms", "commit_ms", "device_ms", "wait_ms")
+    row.update({name: rounded(getattr(step, name)) for name in times})
+    row.update(
+        context=round(wave.context, 1),
+        zombie_share=rounded(wave.zombie_share),
+        tokens_per_s=round(wave.tokens_per_s, 1),
+        waves=[round(w.tokens_per_s, 1) for w in (ranked[0], ranked[-1])],
+        measured=len(waves),
+        steps=wave.full_steps,
+        idle_share=rounded(wave.spent.idle_share),
+        steps_in_flight=rounded(wave.spent.steps_in_flight),
+        floor_ms=rounded(roofline.floor_ms(rows, wave.context)),
+        gb_per_s=round(roofline.achieved_gb_per_s(rows, wave.context, step.period_ms), 1),
+        roofline_share=rounded(roofline.share(rows, wave.context, step.period_ms)),
+        answer_tokens=rounded(statistics.fmean(w.answered / rows for w in waves)),
+    )
+    return row
+
+
+def fill_isolated(rows: Mapping[Key, Row], streams: int, found: Isolated) -> None:
+    """Give every row of so many streams the parts of its step alone: they are the same at every depth."""
+    sampling = {GREEDY: found.greedy_ms, DEFAULT: found.default_ms}
+    for (sampler, count, _), row in rows.items():
+        if count == streams:
+            row.update(forward_ms=rounded(found.forward_ms), sampling_ms=rounded(sampling[sampler]))
+
+
+def fill_gains(rows: Mapping[Key, Row]) -> None:
+    """Each row's throughput over that of depth 1 with as many streams and the same sampler, as it should be and as it
+    is, where there is one."""
+    for sampler in SAMPLERS:
+        group = [row for key, row in rows.items() if key[0] == sampler]
+        for row, predicted in zip(group, predict_rows(group), strict=True):
+            row["predicted_gain"] = rounded(predicted)
+    for (sampler, streams, _), row in rows.items():
+        blocking = rows.get((sampler, streams, 1))
+        if blocking is not None:
+            row["observed_gain"] = rounded(gain(row["tokens_per_s"], blocking["tokens_per_s"]))
+
+
+def trace_part(gaps: Gaps) -> dict[str, Any]:
+    """What a profiler says of the same step; it slows the host."""
+    return {
+        "pairs": gaps.pairs,
+        "missing": gaps.missing,
+        "idle_ms": rounded(gaps.median_ms),
+        "idle_mean_ms": rounded(gaps.mean_ms),
+        "idle_max_ms": rounded(gaps.max_ms),
+        "idle_with_copies_ms": rounded(gaps.any_ms),
+        "period_ms": rounded(gaps.period_ms),
+        "span_ms": rounded(gaps.span_ms),
+        "kernels": gaps.kernels,
+    }

@@ -1,0 +1,30 @@
+"""The model that a benchmark runs on, and where: random weights at full size on a GPU, the bundled model on a CPU.
+
+In: a name, or None for the usual one, and a device's name. Out: a loaded model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gapless.models.registry import Loaded
+
+RANDOM = "random"
+"""The name for full-size random weights of Moondream 2: times do not depend on what weights say."""
+BUNDLED = "glint"
+
+
+def where(device: str) -> str:
+    """ "cpu" or "cuda:N" for a device's name; "auto" is the first GPU, or the CPU. Raises `InvalidRequest`."""
+    from gapless.device.gpus import TorchDriver, choose_device
+
+    return choose_device(device, TorchDriver())
+
+
+def load(model: str | None, device: str) -> Loaded:
+    """Load on `device` ("cpu" or "cuda:N"): bfloat16 on a GPU, float32 on a CPU."""
+    from gapless.models.registry import load_model, random_model
+
+    name = model or (BUNDLED if device == "cpu" else RANDOM)
+    return random_model("moondream-2", device) if name == RANDOM else load_model(name, device)

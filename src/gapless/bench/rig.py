@@ -1,0 +1,168 @@
+"""What a benchmark of the engine's steps runs on: a model whose answers end by surprise, and an engine for each depth.
+
+In: a loaded model. Out: `Session`s, opened when first asked for and open until `close`, the machine's rates, and the
+facts for a report's head. What only a kind of device can measure, its own rig does (`cpu_rig`, `cuda_rig`).
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gapless.bench.ending import BlindEndingModel
+from gapless.bench.machine import describe_machine
+from gapless.bench.rates import Rates, measure_rates, on_worker
+from gapless.bench.roofline import Roofline, decode_weight_bytes, kv_token_bytes
+from gapless.bench.timed import Session
+from gapless.bench.trace import StepWork
+from gapless.bench.wave import FAR, PROMPT
+from gapless.config import EngineConfig
+from gapless.constrain.table import Table, build_table
+from gapless.device.base import Device
+from gapless.models.base import Model
+from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.templates import Templates
+
+PAGE_SIZE = 16
+ANSWERS = (100, 121)
+"""Lengths between which answers end, unknown to the engine: about 110, and so a mean context of about 800."""
+PREFILLS = 8
+"""Prompts of one prefill step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """Parts of a decode step alone, in milliseconds: its forward, and its sampling with every row greedy and with the
+    default sampler."""
+
+    forward_ms: float
+    greedy_ms: float
+    default_ms: float
+
+
+class Rig(ABC):
+    """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture."""
+
+    def __init__(self, model: Model, config: MoondreamConfig, name: str, rows: int, prompt: int = PROMPT) -> None:
+        self._model = model
+        self._config = config
+        self._model_name = name
+        self._rows = rows
+        self._prompt = prompt
+        self._templates = Templates.of(config)
+        self._sessions: dict[int, Session] = {}
+        self.rates: Rates = on_worker(self._measure_rates, model.device)
+
+    def _measure_rates(self) -> Rates:
+        return measure_rates(self._model.device, self._model.dtype)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Of the kind of device."""
+
+    @property
+    def config(self) -> MoondreamConfig:
+        """The model's."""
+        return self._config
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a weight."""
+        return self._model.dtype.itemsize
+
+    @property
+    def roofline(self) -> Roofline:
+        """What a step must read, and how fast this machine reads."""
+        text, size = self._config.text, self.itemsize
+        return Roofline(decode_weight_bytes(text, size), kv_token_bytes(text, size), self.rates.bandwidth)
+
+    @property
+    def side(self) -> int:
+        """Pixels of a crop's side."""
+        return self._config.vision.crop_size
+
+    @property
+    def sampler(self) -> tuple[float, float]:
+        """Temperature and top-p of a query whose caller sets neither."""
+        return self._templates.defaults.temperature, self._templates.defaults.top_p
+
+    def session(self, depth: int) -> Session:
+        """The engine of that depth."""
+        if depth not in self._sessions:
+            rules = self._templates.rules()
+            first = self._model.prefix + self._prompt
+            model = BlindEndingModel(self._model, rules.end, first + ANSWERS[0], first + ANSWERS[1])
+            table = build_table(rules)
+            config = EngineConfig(depth, self._rows, PAGE_SIZE, self._pages(), prefills_per_step=PREFILLS)
+            self._sessions[depth] = Session(self._open(model, table, config), table, config)
+        return self._sessions[depth]
+
+    def _pages(self) -> int:
+        """Pages for all rows, each with a picture of its own and room for what is granted ahead, and for at least one
+        request as long as its token limit allows."""
+        block = -(-self._model.prefix // PAGE_SIZE)
+        own = -(-(self._prompt + ANSWERS[1] + EngineConfig().lookahead) // PAGE_SIZE) + 2
+        longest = -(-(self._prompt + FAR) // PAGE_SIZE) + 2
+        return max(self._rows * (block + own), block + longest) + 1
+
+    @abstractmethod
+    def _open(self, model: Model, table: Table, config: EngineConfig) -> Device:
+        """A device around the model."""
+
+    @property
+    @abstractmethod
+    def looks_inside(self) -> bool:
+        """Whether there are parts of a step to be timed alone and a profiler: `isolated` and `traced`."""
+
+    @abstractmethod
+    def isolated(self, session: Session, rows: int) -> Isolated:
+        """Time the parts of a step of `rows` rows alone. Nothing is in flight; the rows' state is left as it was."""
+
+    @abstractmethod
+    def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
+        """Run `steps` steps under a profiler."""
+
+    def facts(self) -> dict[str, Any]:
+        """Machine, versions and the like, for the report's head."""
+        return {
+            **facts_of(self._model.device),
+            "device": self.name,
+            "model": {"name": self._model_name, "dtype": str(self._model.dtype).removeprefix("torch.")},
+            **self.rates.as_dict(),
+        }
+
+    def close(self) -> None:
+        """Free all devices."""
+        for session in self._sessions.values():
+            session.watch.close()
+
+
+def facts_of(device: torch.device) -> dict[str, Any]:
+    """What a measurement ran on, and how it was started."""
+    machine: dict[str, Any] = dict(describe_machine().as_dict())
+    if device.type == "cuda":
+        from gapless.bench.gpu import describe_gpu
+
+        machine |= describe_gpu(device)
+    return {"machine": machine, "versions": versions(), "command": _command()}
+
+
+def versions() -> dict[str, str]:
+    """Of what computed the numbers."""
+    from gapless import __version__
+
+    return {"gapless": __version__, "torch": torch.__version__, "cuda": torch.version.cuda or "none"}
+
+
+def _command() -> str:
+    """How this process was started."""
+    script = Path(sys.argv[0])
+    module = f"gapless.bench.{script.stem}" if script.parent.name == "bench" else "gapless"
+    program = "gapless" if script.stem == "gapless" else f"python -m {module}"
+    return " ".join([program, *sys.argv[1:]])

@@ -1,0 +1,100 @@
+"""What the benchmarks of `gapless bench` share: their options, and how a report is shown, kept and drawn.
+
+In: a benchmark that was chosen. Out: a table or JSON on standard output, files, an exit code.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gapless.bench.command import Benchmark, described, footnotes
+from gapless.bench.report_file import save_to
+from gapless.bench.text import cells, filled
+from gapless.cli.cost import check_picture
+from gapless.cli.drawing import make_folder, write_picture
+from gapless.cli.options import RUN, SHOW
+from gapless.cli.show import json_line
+from gapless.cli.terminal import complain, spinner, table
+
+SECONDS_HELP = "No new section begins after that long."
+
+
+class SamplerChoice(StrEnum):
+    """Samplers of `gapless.bench.decode`, in the form that the command line's parser takes."""
+
+    GREEDY = "greedy"
+    DEFAULT = "default"
+    BOTH = "both"
+
+
+def distinct(values: list[int] | None) -> list[int] | None:
+    """Numbers that were given, each once."""
+    return list(dict.fromkeys(values)) if values else values
+
+
+BenchModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|FOLDER",
+        rich_help_panel=RUN,
+        help="Not given: on a GPU random, full-size random weights, as fast as trained ones; on a CPU glint.",
+    ),
+]
+DepthsOption = Annotated[
+    list[int] | None,
+    typer.Option("--depth", min=1, callback=distinct, help="Steps in flight; may be given again. Not given: 1 and 2."),
+]
+WavesOption = Annotated[int, typer.Option("--waves", min=1, help="How often each row is measured, if time allows.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", rich_help_panel=SHOW, help="Write the report there too, as JSON."),
+]
+PngOption = Annotated[
+    Path | None, typer.Option("--png", metavar="FILE", rich_help_panel=SHOW, help="Draw the report there.")
+]
+CompareOption = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option("--compare", metavar="A B", rich_help_panel=SHOW, help="Measure nothing: compare two reports."),
+]
+
+
+def run_benchmark(benchmark: Benchmark, *, json: bool, out: Path | None, png: Path | None) -> int:
+    """Measure and show. Returns 0, or 1 if something could not be measured."""
+    check_picture(png)
+    for path in (out, png):
+        if path is not None:
+            make_folder(path.parent)  # before anything that takes time
+    with spinner(benchmark.title) as progress:
+        report = benchmark.run(save_to(out), progress)
+    if json:
+        json_line(report)
+    else:
+        for name, columns in benchmark.tables.items():
+            shown = filled(report[name], columns)
+            title = f"{benchmark.title}: {described(report)}" if name == "rows" else name
+            table(shown, cells(report[name], shown), title=title)
+        print("\n".join(footnotes(report)))
+    if png is not None:
+        try:
+            complain(f"wrote {write_picture(benchmark.draw(report), png)}")
+        except ValueError as error:
+            complain(f"{error}; no picture was made")
+    return 0 if benchmark.complete(report) else 1
+
+
+def show_host_only(json: bool) -> None:
+    """The engine's own part of a step, on a device that computes nothing."""
+    from gapless.bench.decode import HOST_COLUMNS
+    from gapless.bench.hostpart import measure_null
+
+    parts = [part.as_dict() for part in measure_null()]
+    if json:
+        json_line({"host": parts})
+        return
+    shown = filled(parts, HOST_COLUMNS)
+    table(shown, cells(parts, shown), title="The engine's own part of a step")
