@@ -1,13 +1,13 @@
 """Everything that is shown on a GPU, as one command from a checkout, without installing:
 
     python3 tests/gpu/drive.py --out DIR                     # all of it, about 9 minutes on an H200
-    python3 tests/gpu/drive.py --out DIR --only smoke bench
+    python3 tests/gpu/drive.py --out DIR --only smoke bench query
     python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
 
 Each section is a process of its own with a time limit; one that fails or hangs stops nothing else. The sections that
-test run side by side (their timing decides nothing); the gate on the bubble and the benchmark run alone. DIR receives
-`report.json` (status, seconds and last line of each section), `log.txt` (all they printed) and
-`decode-moondream2.json`. A short table comes last. Ends with 0 if all sections passed, 1 if one did not, 2 without a
+test run side by side (their timing decides nothing); the gate on the bubble and the benchmarks run alone. DIR receives
+`report.json` (status, seconds and last line of each section), `log.txt` (all they printed), and of each benchmark
+`NAME-moondream2.json` and `.png` (bench is `decode`). A short table comes last. Ends with 0 if all sections passed, 1 if one did not, 2 without a
 GPU.
 """
 
@@ -33,6 +33,9 @@ NO_TESTS = 5
 SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-sanitizer")
 OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py", "test_cuda_bubble.py")
 """Test files with a section each."""
+QUERY_SECONDS = 85.0
+"""After that long the query benchmark begins nothing more."""
+BENCHES = ("bench", "query")
 NO_GPU = (
     f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine "
     "with an NVIDIA GPU, a driver and a CUDA build of torch."
@@ -76,6 +79,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("sanitizer", 1, 180, sanitizer()),
         Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),
         Section("bench", 3, bench_seconds + 40, benchmark("decode", out, bench_seconds)),
+        Section("query", 4, QUERY_SECONDS + 40, benchmark("query", out, QUERY_SECONDS)),
     ]
 
 
@@ -167,7 +171,7 @@ def show(chosen: Sequence[Section]) -> None:
     for section in chosen:
         if section.status not in {"passed", "not run", "left out"}:
             print(f"===== {section.name}: {section.status}\n{section.output[-2500:]}\n")
-        elif section.name == "bench":
+        elif section.name in BENCHES:
             print(section.output[-3500:])
     print(f"{'section':<12}{'status':<14}{'seconds':>8}  last line")
     for section in chosen:
@@ -185,18 +189,18 @@ def _sees_gpu() -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description="Run what needs a GPU.")
-    parser.add_argument("--out", type=Path, default=ROOT / "gpu-out", help="folder for report, log and benchmark")
+    parser.add_argument("--out", type=Path, default=ROOT / "gpu-out", help="folder for report, log and benchmarks")
     parser.add_argument("--only", nargs="+", metavar="SECTION", help="some of the sections")
-    parser.add_argument("--tests", action="store_true", help="everything but the benchmark")
+    parser.add_argument("--tests", action="store_true", help="everything but the benchmarks")
     parser.add_argument("--seconds", type=float, default=560.0, help="time for all of it")
-    parser.add_argument("--bench-seconds", type=float, default=150.0, help="time for the benchmark's rows")
+    parser.add_argument("--bench-seconds", type=float, default=150.0, help="time for the decode benchmark's rows")
     options = parser.parse_args(arguments)
     if not _sees_gpu():
         print(NO_GPU)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     every = sections(options.out.resolve(), options.bench_seconds)
-    names = options.only or [s.name for s in every if not (options.tests and s.name == "bench")]
+    names = options.only or [s.name for s in every if not (options.tests and s.name in BENCHES)]
     unknown = set(names) - {section.name for section in every}
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in every)}")

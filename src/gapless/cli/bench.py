@@ -9,6 +9,8 @@ import typer
 
 from gapless.bench.decode import SECONDS, Decode
 from gapless.bench.mix import MIX, PICTURES
+from gapless.bench.query import SECONDS as QUERY_SECONDS
+from gapless.bench.query import Query
 from gapless.cli import cost
 from gapless.cli.examples import epilog
 from gapless.cli.measured import (
@@ -16,6 +18,7 @@ from gapless.cli.measured import (
     BenchModelOption,
     CompareOption,
     DepthsOption,
+    OneSampler,
     OutOption,
     PngOption,
     SamplerChoice,
@@ -43,6 +46,7 @@ app = typer.Typer(name="bench")
 app.command("model", epilog=epilog("bench model"))(cost.model)
 app.command("compare", epilog=epilog("bench compare"))(cost.compare)
 STREAMS_HELP = "Requests at once; may be given again. Not given: 1 and 8, on a GPU 1, 8, 32, 64 and 128."
+CALLERS_HELP = "Callers at once; may be given again. Not given: 1 and 4, on a GPU 1, 4, 16 and 64."
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
     "may gain nothing from it, or lose a little; the answers are the same either way."
@@ -113,6 +117,47 @@ def decode(
         model,
         device,
         tuple(streams) if streams else None,
+        tuple(depth or (1, 2)),
+        sampler.value,
+        waves,
+        seconds,
+        graphs is Switch.ON,
+    )
+    return run_benchmark(benchmark, json=json, out=out, png=png)
+
+
+@app.command("query", epilog=epilog("bench query"))
+def query(
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option("--concurrency", min=1, callback=distinct, help=CALLERS_HELP),
+    ] = None,
+    depth: DepthsOption = None,
+    sampler: Annotated[
+        OneSampler, typer.Option("--sampler", help="Temperature 0, or what a query uses by default.")
+    ] = OneSampler.DEFAULT,
+    waves: Annotated[
+        int | None, typer.Option("--waves", min=1, help="Slices of each row. Not given: 1, on a GPU 2.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = QUERY_SECONDS,
+    graphs: GraphsOption = Switch.ON,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
+) -> int:
+    """Time questions about pictures through the library: what callers wait for, with short and with long answers.
+
+    Every picture is another one; answers end by surprise at 3 and at about 110 tokens, whatever they say.
+    """
+    if compare is not None:
+        return cost.compare(*compare, json=json)
+    benchmark = Query(
+        model,
+        device,
+        tuple(concurrency) if concurrency else None,
         tuple(depth or (1, 2)),
         sampler.value,
         waves,

@@ -75,6 +75,11 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench compare old.json new.json", "what changed, row by row"),
         Example("gapless bench compare old.json new.json --column period_ms --fail-above", "1 if a step is 2 % slower"),
     ),
+    "bench query": (
+        Example("gapless bench query --out query.json --png query.png", "all rows, kept and drawn"),
+        Example("gapless bench query --concurrency 1 --waves 1 --json", "one caller, for machines"),
+        Example("gapless bench query --compare old.json new.json", "nothing is measured: what changed"),
+    ),
     "bench decode": (
         Example("gapless bench decode --out decode.json --png gains.png", "all rows, kept and drawn"),
         Example("gapless bench decode --streams 1 --streams 8 --sampler greedy --json", "some rows, for machines"),

@@ -31,6 +31,13 @@ class SamplerChoice(StrEnum):
     BOTH = "both"
 
 
+class OneSampler(StrEnum):
+    """Samplers of `gapless.bench.query`, likewise."""
+
+    GREEDY = "greedy"
+    DEFAULT = "default"
+
+
 def distinct(values: list[int] | None) -> list[int] | None:
     """Numbers that were given, each once."""
     return list(dict.fromkeys(values)) if values else values
