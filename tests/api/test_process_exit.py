@@ -1,38 +1,7 @@
 """How a whole process ends: no hang, no traceback that is not the script's own, the right exit code."""
 
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 60
-"""Seconds; the scripts' requests would run several times as long."""
-
-BEGIN = """
-    import sys, threading, time
-    import numpy as np
-    import gapless
-
-    vlm = gapless.load(sys.argv[1], max_rows=4)
-    image = np.zeros((60, 80, 3), np.uint8)
-    long = {"max_tokens": 7000, "temperature": 4.0, "top_p": 1.0}
-"""
-
-
-def run(script, *arguments):
-    """Run a script in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script), *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+from tests.api.scripts import BEGIN, run
 
 
 def test_a_script_that_just_ends(endless_folder):
@@ -96,37 +65,6 @@ def test_a_script_that_exits_in_the_block_or_drops_its_model(endless_folder):
         endless_folder,
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_is_told_and_its_parent_goes_on(endless_folder):
-    """Threads do not survive a fork: without a word, whoever asks in the child would wait for ever."""
-    done = run(
-        BEGIN
-        + """
-    import os, warnings
-    warnings.simplefilter("ignore")
-    stream = vlm.caption(image, stream=True, settings=long)["caption"]
-    next(stream)
-    child = os.fork()
-    if child == 0:
-        for ask in (stream.result, lambda: vlm.caption(image)):
-            try:
-                ask()
-            except gapless.errors.EngineDead as error:
-                assert "fork" in str(error), error
-            else:
-                sys.exit(4)
-        stream.close()
-        vlm.close()
-        sys.exit(3)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    stream.close()
-    print(vlm.caption(image, settings={"max_tokens": 5})["metrics"]["output_tokens"])
-    """,
-        endless_folder,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ FLOORS = {
     "errors": 0,
     "records": 0,
     "config": 0,
+    "locks": 0,
     "kernels": 1,
     "constrain": 1,
     "observe": 1,
@@ -73,6 +74,15 @@ def test_heavy_packages_stay_in_their_rooms(path: Path) -> None:
         assert not tops & STRANGERS, f"{relative} imports {tops & STRANGERS}"
     if relative.startswith(NO_TORCH):
         assert "torch" not in tops, f"{relative} imports torch"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_every_lock_is_one_that_a_fork_frees(path: Path) -> None:
+    names = {"threading.Lock", "threading.RLock", "threading.Semaphore", "threading.BoundedSemaphore"}
+    if room_of(path) != "locks":
+        tree = ast.parse(path.read_text())
+        used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | set(imports_of(path))
+        assert not used & names, f"{path}: use gapless.locks.Lock"
 
 
 def test_planner_pages_and_pipeline_do_not_know_each_other() -> None:

@@ -29,6 +29,7 @@ from gapless.device.base import Device
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
 from gapless.errors import EngineClosed, EngineDead, GaplessError, RequestCancelled
+from gapless.locks import Lock
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
 from gapless.records import Emission, Finish, Metrics, Prompt, Request, Sampling
@@ -52,7 +53,7 @@ class Runner:
         self._mailbox = ThreadMailbox()
         self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
         self._ids = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._open: dict[int, Channel] = {}
         self._cancels: SimpleQueue[int] = SimpleQueue()
         self._closing = False
@@ -61,8 +62,8 @@ class Runner:
         """Open requests that their callers cancelled; others are cancelled only because the engine closes at once."""
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="gapless-engine", daemon=True)
+        _living.add(self)  # first, so that no fork comes between
         atexit.register(self._leave)
-        _living.add(self)
         self._thread.start()
 
     # -- callers' side -----------------------------------------------------------------------------------------------
@@ -112,8 +113,9 @@ class Runner:
         self._mailbox.notify()
 
     def orphan(self) -> None:
-        """This process is a fork, and the engine's thread is not in it: tell everyone, with locks that nobody holds."""
-        self._lock, self._mailbox = threading.Lock(), ThreadMailbox()
+        """This process is a fork, and the engine's thread is not in it: tell everyone. The device is left alone."""
+        self._mailbox = ThreadMailbox()  # whose lock nobody holds
+        atexit.unregister(self._leave)
         self._end(RuntimeError("this process was forked from the one that loaded the model"))
 
     def _leave(self) -> None:
@@ -225,6 +227,7 @@ def _after_fork() -> None:
     for runner in list(_living):
         if runner._thread is not threading.current_thread():
             runner.orphan()
+    _switching.orphan()
 
 
 if hasattr(os, "register_at_fork"):
@@ -235,7 +238,7 @@ class _Switching:
     """Shortens the interpreter's switch interval while any engine thread lives, and puts it back after the last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._engines = 0
         self._before = 0.0
 
@@ -251,6 +254,12 @@ class _Switching:
             self._engines -= 1
             if not self._engines:
                 sys.setswitchinterval(self._before)
+
+    def orphan(self) -> None:
+        """This process is a fork, without the engines' threads."""
+        if self._engines:
+            self._engines = 0
+            sys.setswitchinterval(self._before)
 
 
 _switching = _Switching()

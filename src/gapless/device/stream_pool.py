@@ -10,13 +10,13 @@ instead would pull memory from under the captured graphs of engines that still r
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
 
 from gapless.errors import InvariantBroken
+from gapless.locks import Lock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,7 @@ class StreamPool:
     """Spare triples by GPU. Any thread may call."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._spare: defaultdict[int, list[Triple]] = defaultdict(list)
 
     def take(self, device: torch.device) -> Triple:

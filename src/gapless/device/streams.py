@@ -10,6 +10,7 @@ device: its flight and all later ones end with `DeviceLost`. `stop` lets whateve
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -24,6 +25,7 @@ from gapless.device.executor import Executor
 from gapless.device.flights import Flight, said
 from gapless.device.record import Lines
 from gapless.errors import DeviceLost, InvariantBroken
+from gapless.locks import Lock
 from gapless.records import DeviceSpan, Lane, StepKind
 
 Operation = Callable[[], None]
@@ -42,7 +44,7 @@ class Stream:
     def __init__(self, name: str, pause_seed: int | None, pause_ms: float) -> None:
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._stopping = threading.Event()
-        self._door = threading.Lock()
+        self._door = Lock()
         pauses = None if pause_seed is None or pause_ms <= 0 else (random.Random(pause_seed), pause_ms / 1000)
         self._thread = threading.Thread(
             target=_run_stream, args=(self._queue, self._stopping, pauses), name=name, daemon=True
@@ -95,6 +97,7 @@ class Streams:
         self._copy = Stream("gapless-copy", None if seed is None else seed + 1, config.jitter_ms)
         self._lost: DeviceLost | None = None
         self._executor: Executor | None = None
+        self._process = os.getpid()
         try:
             self._executor = self._on_worker(build)
         except BaseException:
@@ -155,8 +158,11 @@ class Streams:
     def stop(self) -> None:
         """End both workers, the compute worker first: what it has queued still tells the copy worker. Idempotent.
 
-        The executor's memory is let go.
+        The executor's memory is let go. In a forked child nothing happens: the workers are not in it, and at the fork
+        they may have held anything, the events' locks and torch's among them.
         """
+        if os.getpid() != self._process:
+            return
         self._compute.stop()
         self._copy.stop()
         self._executor = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import os
 import stat
-import threading
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from gapless.config import ImageLimits
 from gapless.errors import InvalidImage, shown
 from gapless.images.formats import accepted, name_of, size_in_header
 from gapless.images.pixels import to_rgb
+from gapless.locks import Lock
 
 RGB = npt.NDArray[np.uint8]
 PictureSource = str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | npt.NDArray[np.uint8]
@@ -39,7 +39,7 @@ _UPRIGHT = {
 }
 
 
-_lazy = threading.Lock()
+_lazy = Lock()
 """Pillow decodes on first use, and two threads may hand in the same image."""
 
 

@@ -6,11 +6,12 @@ formats that run other programs or cost too much to open, and those must not be 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import IO
 
 from PIL import Image
+
+from gapless.locks import Lock
 
 Factory = Callable[[IO[bytes], str | bytes], Image.Image]
 Accept = Callable[[bytes], bool | str]
@@ -42,7 +43,7 @@ _SIGNATURES = (
     (b"\x1f\x8b", "gzip data"),
     (b"data:", "a data URL as text"),
 )
-_plugins = threading.Lock()
+_plugins = Lock()
 
 
 def accepted() -> tuple[tuple[str, Factory, Accept | None], ...]:
