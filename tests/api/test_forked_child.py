@@ -101,3 +101,35 @@ def test_a_child_may_load_its_own_model(endless_folder):
         endless_folder,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "4\n5\n", "")
+
+
+def test_a_fork_just_when_the_last_news_is_handed_over(endless_folder):
+    """The engine's thread stops within the delivery of a finish: in the child that finish never arrives."""
+    done = run(
+        PREPARE
+        + """
+    from gapless.api.channel import Channel
+
+    reached, further = threading.Event(), threading.Event()
+    put = Channel.put
+
+    def slow(channel, emission):
+        if emission.finish is not None and threading.current_thread().name == "gapless-engine":
+            reached.set()
+            further.wait()
+        put(channel, emission)
+
+    Channel.put = slow
+    stream = vlm.caption(image, stream=True, settings={"max_tokens": 3})["caption"]
+    assert reached.wait(40)
+    child = forked()
+    Channel.put = put
+    if child:
+        told(stream.result)
+        sys.exit(3)
+    further.set()
+    assert stream.result()["metrics"]["output_tokens"] == 3
+    """,
+        endless_folder,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

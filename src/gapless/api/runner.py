@@ -184,9 +184,10 @@ class Runner:
             if emission.finish is None:
                 self._open[emission.request_id].put(emission)
             else:
-                with self._lock:
-                    channel = self._open.pop(emission.request_id)
-                channel.put(replace(emission, finish=self._explained(emission.request_id, emission.finish)))
+                finish = self._explained(emission.request_id, emission.finish)
+                self._open[emission.request_id].put(replace(emission, finish=finish))
+                with self._lock:  # only now: a fork in between would leave its waiter without any finish
+                    del self._open[emission.request_id]
 
     def _explained(self, request_id: int, finish: Finish) -> Finish:
         """Who cancelled a request is known here alone: its caller, or whoever closed the engine."""
