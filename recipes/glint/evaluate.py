@@ -1,6 +1,6 @@
 """How good the published weights are: fresh scenes as picture files, asked about through the engine's public API.
 
-python -m recipes.glint.evaluate --scenes 2000 --seed 1 --processes 2 --json recipes/glint/heldout.json
+python -m recipes.glint.evaluate --scenes 2000 --seed 2026 --processes 2 --json recipes/glint/heldout.json
 
 In: weights (the bundled ones, or a folder laid out like them), a number of scenes and a seed. Out: scores on the
 terminal, a report as JSON, pictures of wrong answers; exit code 1 if a floor is missed. Everything is asked at
@@ -213,17 +213,27 @@ def show(summed: dict[str, Any], console: Console) -> None:
         console.print(f"{entry['right']['value']:.3f} of {entry['right']['n']:5d}  {entry['category']}")
 
 
+def positive(text: str) -> int:
+    """A number from the command line that must be 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenes", type=int, default=2000)
+    parser.add_argument("--scenes", type=positive, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--weights", type=Path, default=BUNDLED, help="a folder laid out like the bundled model's")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="each with an engine of its own")
+    parser.add_argument("--processes", type=positive, default=1, help="each with an engine of its own")
     parser.add_argument("--json", nargs="?", const="-", help="write the report here; without a name, print it")
     parser.add_argument("--pictures", type=Path, help="a folder for sheets of wrong answers in the worst categories")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():  # said now, not in half an hour
+        parser.error(f"--json: the folder of {args.json!r} does not exist; make it first")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,6 +47,7 @@ def main() -> None:
     count = sum(p.numel() for p in net.parameters())
     if count > LIMIT_PARAMETERS:
         raise SystemExit(f"{count} parameters are more than {LIMIT_PARAMETERS}")
+    args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "model.safetensors"
     save_weights(net, path)
     if path.stat().st_size > LIMIT_BYTES:

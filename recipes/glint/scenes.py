@@ -5,8 +5,9 @@ in both axes (radii, the pitch of checks, letters) are in *units* of ``sqrt(widt
 ``x * sqrt(aspect)`` units and ``y`` is ``y / sqrt(aspect)`` units, and "large" means a share of the picture's area.
 
 Things are listed from left to right and painted by their ``depth``. A later one may hide a little of an earlier one: at
-most a quarter of its own area by all together, never its centre, and only one of another colour. Boxes and outlines are
-those of the whole shape, also where a part of it is hidden. Printed text lies on the ground and touches no thing.
+most a quarter of its own area by all together, hardly ever its centre, and only one of another colour. Boxes and
+outlines are those of the whole shape, also where a part of it is hidden. Printed text lies on the ground and touches no
+thing.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def run(trainer: Trainer, args: argparse.Namespace) -> None:
             report(trainer, args, elapsed, step, 0)
     if world.first:
         save_weights(trainer.net, args.out / "weights.safetensors", torch.float16)
-        report(trainer, args, time.time() - started, step, args.samples)
+        report(trainer, args, time.time() - started if started else 0.0, step, args.samples)
 
 
 def report(trainer: Trainer, args: argparse.Namespace, elapsed: float, step: int, samples: int) -> None:

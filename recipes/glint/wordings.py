@@ -355,7 +355,7 @@ WRITTEN = Wording(
         "Is anything printed?",
         "Can you see text?",
     ),
-    ("Can you find any text?",),
+    ("Does the picture have any text?",),
 )
 SAYS = Wording(
     ("Does it say {a}?", "Is the {one} {a}?", "Does the {one} say {a}?", "Does the picture say {a}?",

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import shutil
+from collections import Counter
 
 import pytest
 from recipes.glint import evaluate
@@ -37,10 +38,9 @@ def test_every_question_was_answered(written):
     asked = [q for paper in papers for q in paper.questions]
     _, report = written
     assert report["requests"] == len(asked)
-    kinds = report["kinds"].items()
-    assert {kind: entry["right"]["n"] for kind, entry in kinds} == {
-        kind: sum(q.kind == kind for q in asked if not q.unseen) for kind, _ in kinds
-    }
+    asked_kinds = Counter(q.kind for q in asked if not q.unseen)
+    assert {kind: entry["right"]["n"] for kind, entry in report["kinds"].items()} == asked_kinds
+    assert report["unseen"]["all"]["n"] == sum(q.unseen for q in asked) > 0
 
 
 def test_a_folder_of_weights_is_evaluated_like_the_bundled_one(tmp_path):
@@ -57,6 +57,17 @@ def test_a_missed_floor_is_exit_code_one(monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "run", answered_nothing)
     assert evaluate.main(["--scenes", "1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["floors_met"] is False
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(["--scenes", "0"], "1 or more"), (["--processes", "-2"], "1 or more"), (["--json", "no/such/r.json"], "folder")],
+)
+def test_a_wrong_command_line_is_refused_before_anything_is_asked(wrong, said, monkeypatch, capsys):
+    monkeypatch.delattr(evaluate, "run")
+    with pytest.raises(SystemExit) as end:
+        evaluate.main(wrong)
+    assert end.value.code == 2 and said in capsys.readouterr().err
 
 
 def answered_nothing(plan, processes, console):

@@ -8,6 +8,7 @@ import pytest
 from recipes.glint import phrases as say
 from recipes.glint import prompts, wordings
 from recipes.glint.ask import Ask
+from recipes.glint.exam import question_of
 from recipes.glint.scenes import make_scene
 from recipes.glint.streams import Vocabulary
 
@@ -39,6 +40,23 @@ def test_wordings_are_unique_and_held_out_ones_are_never_trained(vocabulary):
         assert wording.held_out and 0.04 < len(wording.held_out) / len(both) < 0.26, name
         assert all(vocabulary.tokenizer.decode(vocabulary.encode(text)) == text for text in both)
     assert set(say.HELD_OUT) == {*wordings.all_wordings(), "FAR_AFIELD"}
+
+
+def test_no_question_of_training_is_worded_as_a_held_out_one(vocabulary):
+    """A wording held out of one kind of question must not come up in another: "Can you find {any text}?" once did."""
+
+    def asked(maker, seed, unseen):
+        rng = random.Random(seed)
+        scene = make_scene(rng)
+        s = maker(Ask(scene, rng, vocabulary, unseen=unseen))
+        return s and question_of(s, scene, vocabulary).text.lower().rstrip("?.")
+
+    trained, unseen = (
+        {asked(maker, seed, held_out) for maker in prompts.WORDED for seed in range(500)} - {None}
+        for held_out in (False, True)
+    )
+    assert len(trained) > 3000 and len(unseen) > 2000
+    assert not trained & unseen
 
 
 def test_words_and_numbers_are_answered_as_they_are_printed(vocabulary):
