@@ -1,14 +1,14 @@
 """Everything that is shown on a GPU, as one command from a checkout, without installing:
 
     python3 tests/gpu/drive.py --out DIR                     # all of it, about 9 minutes on an H200
-    python3 tests/gpu/drive.py --out DIR --only smoke bench query
+    python3 tests/gpu/drive.py --out DIR --only bench query
     python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
 
 Each section is a process of its own with a time limit; one that fails or hangs stops nothing else. The sections that
 test run side by side (their timing decides nothing); the gate on the bubble and the benchmarks run alone. DIR receives
 `report.json` (status, seconds and last line of each section), `log.txt` (all they printed), and of each benchmark
-`NAME-moondream2.json` and `.png` (bench is `decode`). A short table comes last. Ends with 0 if all sections passed, 1 if one did not, 2 without a
-GPU.
+`NAME-moondream2.json` and `.png` (bench is `decode`). A short table comes last. Ends with 0 if all sections passed, 1
+if one did not, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py", 
 """Test files with a section each."""
 QUERY_SECONDS = 85.0
 """After that long the query benchmark begins nothing more."""
-BENCHES = ("bench", "query")
+INTAKE_SECONDS = 40.0
+"""The same of the benchmarks of prefills and of pictures."""
+BENCHES = ("bench", "prefill", "vision", "query")
 NO_GPU = (
     f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine "
     "with an NVIDIA GPU, a driver and a CUDA build of torch."
@@ -79,7 +81,9 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("sanitizer", 1, 180, sanitizer()),
         Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),
         Section("bench", 3, bench_seconds + 40, benchmark("decode", out, bench_seconds)),
-        Section("query", 4, QUERY_SECONDS + 40, benchmark("query", out, QUERY_SECONDS)),
+        Section("prefill", 4, INTAKE_SECONDS + 30, benchmark("prefill", out, INTAKE_SECONDS)),
+        Section("vision", 5, INTAKE_SECONDS + 30, benchmark("vision", out, INTAKE_SECONDS)),
+        Section("query", 6, QUERY_SECONDS + 40, benchmark("query", out, QUERY_SECONDS)),
     ]
 
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import cycle, groupby
 from operator import attrgetter
 
 from PIL import Image, ImageDraw, ImageFont
 
 Colour = tuple[int, int, int]
-PALE, STRONG, WARM = (159, 190, 226), (31, 94, 168), (214, 137, 60)
-PALETTE = (PALE, STRONG, WARM)
+PALE, STRONG = (159, 190, 226), (31, 94, 168)
+PALETTE = (PALE, STRONG, (214, 137, 60), (120, 150, 96), (150, 105, 160), (120, 120, 120))
+"""Colours of the series; further ones begin again."""
 INK, FAINT, GRID = (32, 36, 42), (110, 116, 124), (226, 229, 233)
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 96, 40, 156, 104
 BAR, BETWEEN, SLOT, APART = 62, 6, 200, 44
-"""Pixels: a bar's width at most, between the bars of a cluster, from cluster to cluster, and more between groups."""
+MARGIN = 16
+"""Pixels: a bar's width at most, between the bars of a cluster, from cluster to cluster, more between groups; and free
+at each side of a cluster."""
 MOST_LINES = 7
 LEAST_WIDTH = 520
 
@@ -44,7 +47,6 @@ class Style:
     unit: str = ""
     number: str = ".3g"
     least: float = 0.0
-    palette: tuple[Colour, ...] = PALETTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def _key(clusters: Sequence[Cluster], style: Style) -> Iterator[tuple[str, Colour]]:
     """Names and colours of the series that have a bar."""
-    for i, (name, colour) in enumerate(zip(style.series, style.palette, strict=False)):
+    for i, (name, colour) in enumerate(zip(style.series, cycle(PALETTE), strict=False)):
         if any(cluster.values[i] is not None for cluster in clusters):
             yield name, colour
 
@@ -131,8 +133,8 @@ def _grid(pen: ImageDraw.ImageDraw, axis: Axis, width: int, unit: str) -> None:
 
 
 def _cluster(pen: ImageDraw.ImageDraw, axis: Axis, middle: float, cluster: Cluster, style: Style) -> None:
-    there = [(v, colour) for v, colour in zip(cluster.values, style.palette, strict=False) if v is not None]
-    bar = min(BAR, (SLOT - 2 * BETWEEN) // max(len(there), 1) - BETWEEN)
+    there = [(v, colour) for v, colour in zip(cluster.values, cycle(PALETTE), strict=False) if v is not None]
+    bar = max(1, min(BAR, (SLOT - 2 * MARGIN) // max(len(there), 1) - BETWEEN))
     left = middle - (bar * len(there) + BETWEEN * (len(there) - 1)) / 2
     for value, colour in there:
         top, bottom = sorted((axis.y(value), axis.y(0)))

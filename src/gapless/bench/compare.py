@@ -14,7 +14,7 @@ from typing import Any
 
 from gapless.errors import InvalidRequest
 
-KEYS = ("streams", "concurrency", "rows", "depth")
+KEYS = ("streams", "concurrency", "rows", "batch", "text_tokens", "crops", "depth")
 LESS_IS_BETTER = ("_ms", "wall_s", "zombie_share", "idle_share")
 MORE_IS_BETTER = ("_per_s", "roofline_share", "observed_gain")
 NO_MATTER = ("wait_ms", "floor_ms")

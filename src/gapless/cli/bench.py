@@ -9,8 +9,12 @@ import typer
 
 from gapless.bench.decode import SECONDS, Decode
 from gapless.bench.mix import MIX, PICTURES
+from gapless.bench.prefill import SECONDS as PREFILL_SECONDS
+from gapless.bench.prefill import Prefill
 from gapless.bench.query import SECONDS as QUERY_SECONDS
 from gapless.bench.query import Query
+from gapless.bench.vision import SECONDS as VISION_SECONDS
+from gapless.bench.vision import Vision
 from gapless.cli import cost
 from gapless.cli.examples import epilog
 from gapless.cli.measured import (
@@ -165,6 +169,53 @@ def query(
         graphs is Switch.ON,
     )
     return run_benchmark(benchmark, json=json, out=out, png=png)
+
+
+@app.command("prefill", epilog=epilog("bench prefill"))
+def prefill(
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    text: Annotated[
+        list[int] | None,
+        typer.Option("--text", min=1, callback=distinct, help="Tokens behind a picture. Not given: 16, 128 and 512."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option("--batch", min=1, callback=distinct, help="Prompts of a step. Not given: 1, 4 and 8."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = PREFILL_SECONDS,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
+) -> int:
+    """Time prefills: a picture's block and text behind it, one or more prompts in a step."""
+    if compare is not None:
+        return cost.compare(*compare, json=json)
+    usual = Prefill()
+    texts, batches = tuple(text or usual.texts), tuple(batch or usual.batches)
+    return run_benchmark(Prefill(model, device, texts, batches, seconds), json=json, out=out, png=png)
+
+
+@app.command("vision", epilog=epilog("bench vision"))
+def vision(
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    crops: Annotated[
+        list[int] | None,
+        typer.Option("--crops", min=1, callback=distinct, help="Crops of a picture. Not given: 1, 2, 5 and 13."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = VISION_SECONDS,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
+) -> int:
+    """Time the encoding of pictures of one or more crops."""
+    if compare is not None:
+        return cost.compare(*compare, json=json)
+    counts = tuple(crops or Vision().crops)
+    return run_benchmark(Vision(model, device, counts, seconds), json=json, out=out, png=png)
 
 
 def measure(

@@ -75,6 +75,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench compare old.json new.json", "what changed, row by row"),
         Example("gapless bench compare old.json new.json --column period_ms --fail-above", "1 if a step is 2 % slower"),
     ),
+    "bench prefill": (
+        Example("gapless bench prefill --out prefill.json --png prefill.png", "all rows, kept and drawn"),
+        Example("gapless bench prefill --text 16 --batch 1 --json", "one row, for machines"),
+    ),
+    "bench vision": (
+        Example("gapless bench vision --out vision.json --png vision.png", "all rows, kept and drawn"),
+        Example("gapless bench vision --crops 2 --json", "one row, for machines"),
+    ),
     "bench query": (
         Example("gapless bench query --out query.json --png query.png", "all rows, kept and drawn"),
         Example("gapless bench query --concurrency 1 --waves 1 --json", "one caller, for machines"),

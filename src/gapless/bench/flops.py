@@ -1,0 +1,49 @@
+"""How much arithmetic a prompt and a picture take, and how fast it could be done at most.
+
+Pure. A multiply-add is two operations; counted are matrix products and attention, which are all but a percent of it.
+The floor is the larger of two: operations over the rate of matrix products measured on the spot, and the bytes of the
+weights over the read bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gapless.bench.rates import Rates
+from gapless.models.moondream.config import TextConfig, VisionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`flops`: operations; `weight_bytes`: read at least once for them."""
+
+    flops: float
+    weight_bytes: float
+
+    def floor_ms(self, rates: Rates) -> float:
+        """The least time it can take."""
+        return 1e3 * max(self.flops / rates.flops, self.weight_bytes / rates.bandwidth)
+
+    def tflop_per_s(self, milliseconds: float) -> float:
+        """The rate at which it was done, in 10^12 operations per second."""
+        return self.flops / milliseconds / 1e9
+
+
+def prefill_work(text: TextConfig, ids: int, batch: int, itemsize: int) -> Work:
+    """`batch` prompts, each a picture block, whose positions all see each other, and `ids` ids behind it; the head
+    runs once for each prompt."""
+    block = text.prefix_attn
+    matrices = text.n_layers * (4 * text.dim**2 + 2 * text.dim * text.ff_dim)
+    attended = block**2 + ids * block + ids * (ids + 1) // 2
+    head = text.dim * text.vocab_size
+    each = 2 * matrices * (block + ids) + 4 * text.n_layers * text.dim * attended + 2 * head
+    return Work(float(batch * each), float(itemsize * (matrices + head)))
+
+
+def encoder_work(vision: VisionConfig, crops: int, itemsize: int) -> Work:
+    """The tower's layers over `crops` crops."""
+    dim, patches = vision.enc_dim, vision.grid**2
+    entry = vision.in_channels * vision.enc_patch_size**2 * dim
+    matrices = entry + vision.enc_n_layers * (4 * dim**2 + 2 * dim * vision.enc_ff_dim)
+    each = 2 * matrices * patches + 4 * vision.enc_n_layers * dim * patches**2
+    return Work(float(crops * each), float(itemsize * matrices))

@@ -1,0 +1,90 @@
+"""`python -m gapless.bench.vision`: the vision benchmark as a command. What is measured says `bench.vision_run`.
+
+In: which model, numbers of crops and how long. Out: a table, JSON, a picture. Importing this waits for no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
+from gapless.bench.load import load, where
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from gapless.api.load import Progress
+
+COLUMNS = (
+    "crops",
+    "encoder_ms",
+    "ms",
+    "crops_per_s",
+    "pictures_per_s",
+    "tflop_per_s",
+    "floor_ms",
+    "roofline_share",
+)
+REPEATS = {"cpu": 3, "cuda": 20}
+SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """The benchmark; see `Benchmark`."""
+
+    model: str | None = None
+    device: str = "auto"
+    crops: tuple[int, ...] = (1, 2, 5, 13)
+    seconds: float = SECONDS
+
+    @property
+    def title(self) -> str:
+        """See `Benchmark`."""
+        return "Encoding of pictures"
+
+    @property
+    def tables(self) -> Mapping[str, Sequence[str]]:
+        """See `Benchmark`."""
+        return {"rows": COLUMNS}
+
+    def run(self, save: Save, progress: Progress | None = None) -> Report:
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
+        from gapless.bench.vision_run import VisionBench
+
+        device = where(self.device)
+        repeats = REPEATS[device.partition(":")[0]]
+        return VisionBench(load(self.model, device), self.crops, repeats, self.seconds, progress=progress).run(save)
+
+    def complete(self, report: Report) -> bool:
+        """Whether there is a row for every number of crops."""
+        return len(report["rows"]) == len(self.crops)
+
+    def draw(self, report: Report) -> Image:
+        """See `Benchmark`: milliseconds by number of crops, beside the floor."""
+        from gapless.bench.bar_plot import Cluster, Style, draw_bars
+
+        clusters = [
+            Cluster(_crops(row["crops"]), "", (row["floor_ms"], row["encoder_ms"], row["ms"])) for row in report["rows"]
+        ]
+        style = Style(("the least possible", "encoder", "whole picture"))
+        return draw_bars(clusters, style, "Encoding a picture: milliseconds", described(report))
+
+
+def _crops(count: int) -> str:
+    return f"{count} crop{'s' if count > 1 else ''}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print. Returns 0, 1 if a row is missing, 2 if nothing could be measured."""
+    usual = Vision()
+    parser = parser_of("vision", "The vision benchmark.", usual.device, usual.seconds)
+    parser.add_argument("--crops", type=numbers, default=usual.crops, help="for example 1,2,5,13")
+    given = parser.parse_args(arguments)
+    return finish(Vision(given.model, given.device, given.crops, given.seconds), given.out, given.png, given.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
