@@ -21,6 +21,7 @@ SLOW = {
     "gapless bench mix --depth 1 --depth 3 --json",
     "gapless bench decode --out decode.json --png gains.png",
     "gapless bench prefill --out prefill.json --png prefill.png",
+    "gapless bench prefill --text 16 --batch 1 --json",
     "gapless bench vision --out vision.json --png vision.png",
     "gapless bench query --out query.json --png query.png",
     "gapless bench query --concurrency 1 --waves 1 --json",
