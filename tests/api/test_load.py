@@ -1,12 +1,16 @@
 """What `load` takes, refuses and says."""
 
+import shutil
 import threading
 
 import pytest
 import torch
+from tests.fakes.micro import write_micro
 
 import gapless
 from gapless import errors
+from gapless.weights.folder import TOKENIZER
+from gapless.weights.hub import ASSETS
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,14 @@ def test_what_cannot_be_loaded_says_why(micro_folder, how, message):
     before = threading.active_count()
     with pytest.raises(errors.InvalidRequest, match=message):
         gapless.load(micro_folder, **how)
+    assert threading.active_count() == before
+
+
+def test_another_models_tokenizer_is_refused_before_anything_runs(tmp_path):
+    folder, before = shutil.copytree(ASSETS / "glint", tmp_path / "glint"), threading.active_count()
+    shutil.copy(write_micro(tmp_path / "micro") / TOKENIZER, folder / TOKENIZER)
+    with pytest.raises(errors.InvalidCheckpoint, match=r"tokenizer\.json is not this model's"):
+        gapless.load(folder)
     assert threading.active_count() == before
 
 

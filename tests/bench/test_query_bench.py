@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.bench.small_rigs import RATES
 from tests.fakes.inline_runtime import InlineRuntime
-from tests.fakes.micro import CROP_SIZE, write_micro
+from tests.fakes.micro import CROP_SIZE, micro_config, micro_tensors, write_micro
 
 from gapless.bench import cuda_rig
 from gapless.bench.clients import ask, ask_all
@@ -27,9 +28,14 @@ from gapless.bench.query_run import Options, QueryBench, fill_gains
 from gapless.bench.vlm_rig import VlmRig
 from gapless.cli.main import main
 from gapless.images.crops import CropSpec, tiling
+from gapless.kernels.choose import choose
+from gapless.models.moondream.config import read_config
+from gapless.models.moondream.model import Moondream
 from gapless.models.registry import Loaded, load_model
 from gapless.observe.accounting import Accounting
 from gapless.observe.counters import Counters
+from gapless.weights.folder import TOKENIZER
+from gapless.weights.hub import ASSETS
 
 SMALL = Options(concurrency=(1, 3), lengths={"short": (3, 3), "long": (12, 16)}, rounds=1, waves=2, seconds=600)
 
@@ -131,6 +137,20 @@ def test_on_the_gpus_own_code_redrawn_ends_reach_what_was_captured(loaded: Loade
         assert "depth 2" in rig.facts()["memory"]
     finally:
         rig.close()
+
+
+def test_random_weights_answer_with_another_models_tokenizer() -> None:
+    raw = micro_config(max_context=800)
+    raw["text"]["vocab_size"] = 4096  # more ids than the bundled tokenizer has words
+    config = read_config(raw)
+    model = Moondream(config, micro_tensors(raw, end_bias=-30.0), choose(torch.device("cpu"), exact=True))
+    rig = SmallRig(Loaded(model, config, ASSETS / "glint" / TOKENIZER, "micro (random weights)", config.revision), 2)
+    options = Options(concurrency=(2,), lengths={"long": (9, 9)}, rounds=1, waves=1, seconds=600)
+    try:
+        found = QueryBench(rig, options).run(list)
+    finally:
+        rig.close()
+    assert found["notes"] == [] and [row["answer_tokens"] for row in found["rows"]] == [9.0, 9.0]
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:

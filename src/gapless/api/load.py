@@ -79,7 +79,9 @@ def load(
     rows = ROWS[where.partition(":")[0]] if max_rows is None else max_rows
     config = EngineConfig(depth=depth, max_rows=rows, page_size=page_size, pages=pages, constraints=constraints)
     loaded = _load_weights(model, where, dtype, revision)
-    table = build_table(Templates.of(loaded.config).rules())
+    templates = Templates.of(loaded.config)
+    check_tokenizer(templates, Tokenizer.from_file(loaded.tokenizer_path, templates.ids.all()))
+    table = build_table(templates.rules())
     limits = image_limits or ImageLimits()
     if where == "cpu":
         return assemble(loaded, _open_cpu(loaded, table, config, threads), table, config, limits)
@@ -132,10 +134,12 @@ def _open_gpu(
 def assemble(
     loaded: Loaded, device: Device, table: Table, config: EngineConfig, limits: ImageLimits, plan: GpuPlan | None = None
 ) -> VLM:
-    """Put a loaded model on an open device behind an engine of its own."""
+    """Put a loaded model on an open device behind an engine of its own.
+
+    Its tokenizer may be another model's, as that of random weights is: then answers are noise.
+    """
     templates = Templates.of(loaded.config)
     tokenizer = Tokenizer.from_file(loaded.tokenizer_path, templates.ids.all())
-    check_tokenizer(templates, tokenizer)
     context = SkillContext(
         templates=templates,
         tokenizer=tokenizer,

@@ -77,7 +77,10 @@ def finish(benchmark: Benchmark, out: Path | None, png: Path | None, as_json: bo
     print(json.dumps(report) if as_json else summary(benchmark, report))
     if png is not None:
         png.parent.mkdir(parents=True, exist_ok=True)
-        benchmark.draw(report).save(png)
+        try:
+            benchmark.draw(report).save(png)
+        except ValueError as error:  # the notes said why nothing was measured
+            print(f"no picture: {error}")
     return 0 if benchmark.complete(report) else 1
 
 
