@@ -68,8 +68,8 @@ def test_a_row_for_each_sampler_number_of_streams_and_depth_with_every_column(in
     for row in inside["rows"]:
         assert set(COLUMNS) <= set(row)
         assert FIRST < row["context"] < FIRST + LENGTHS[1] + 3
-        assert row["period_ms"] == pytest.approx(row["device_ms"] + row["idle_ms"], rel=0.2)
-        assert all(row[name] is not None for name in COLUMNS)
+        assert row["period_ms"] == pytest.approx(row["device_ms"] + row["gap_ms"], rel=0.2)
+        assert all(row[name] is not None for name in COLUMNS if name != "idle_ms")
         assert row["forward_ms"] > 0 and row["measured"] == 2
         assert LENGTHS[0] <= row["answer_tokens"] <= LENGTHS[1] + 1
 
@@ -92,9 +92,9 @@ def test_sampling_alone_is_timed_with_and_without_drawing(inside: dict[str, Any]
 def test_greedy_rows_alone_are_traced(inside: dict[str, Any]) -> None:
     for row in inside["rows"]:
         if row["sampler"] == "greedy":
-            assert row["trace"]["idle_ms"] == pytest.approx(0.02) and row["trace"]["missing"] == 0
+            assert row["idle_ms"] == pytest.approx(0.02) and row["trace"]["missing"] == 0
         else:
-            assert "trace" not in row
+            assert row["idle_ms"] is None and "trace" not in row
 
 
 def test_depths_take_turns(inside: dict[str, Any]) -> None:
@@ -136,8 +136,8 @@ def test_on_a_cpu_what_lies_inside_a_step_is_null_and_the_rest_is_there(outside:
     assert len(outside["rows"]) == 4
     for row in outside["rows"]:
         empty = {name for name in COLUMNS if row[name] is None}
-        assert empty == {"forward_ms", "sampling_ms", "predicted_gain"} and "trace" not in row
-        assert row["period_ms"] >= row["device_ms"] > 0 and row["idle_ms"] >= 0 and row["tokens_per_s"] > 0
+        assert empty == {"forward_ms", "sampling_ms", "idle_ms", "predicted_gain"} and "trace" not in row
+        assert row["period_ms"] >= row["device_ms"] > 0 and row["gap_ms"] >= 0 and row["tokens_per_s"] > 0
         assert 0 <= row["idle_share"] < 1
     assert Decode("micro", streams=(ROWS,), waves=1).complete(outside)
     assert outside["samplers"]["default"] == {"temperature": 0.5, "top_p": 0.3}

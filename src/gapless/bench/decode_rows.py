@@ -29,6 +29,7 @@ COLUMNS = (
     "sampling_ms",
     "period_ms",
     "idle_ms",
+    "gap_ms",
     "plan_ms",
     "launch_ms",
     "commit_ms",
@@ -51,8 +52,8 @@ def row_of(key: Key, waves: Sequence[Wave], roofline: Roofline) -> Row:
     step, rows = wave.typical, wave.rows
     row: Row = dict.fromkeys(COLUMNS)
     row.update(zip(("sampler", "streams", "depth"), key, strict=True))
-    times = ("period_ms", "idle_ms", "plan_ms", "launch_ms", "commit_ms", "device_ms", "wait_ms")
-    row.update({name: rounded(getattr(step, name)) for name in times})
+    times = ("period_ms", "plan_ms", "launch_ms", "commit_ms", "device_ms", "wait_ms")
+    row.update({name: rounded(getattr(step, name)) for name in times}, gap_ms=rounded(step.idle_ms))
     row.update(
         context=round(wave.context, 1),
         zombie_share=rounded(wave.zombie_share),
@@ -91,12 +92,13 @@ def fill_gains(rows: Mapping[Key, Row]) -> None:
             row["observed_gain"] = rounded(gain(row["tokens_per_s"], blocking["tokens_per_s"]))
 
 
-def trace_part(gaps: Gaps) -> dict[str, Any]:
-    """What a profiler says of the same step; it slows the host."""
-    return {
+def fill_trace(row: Row, gaps: Gaps) -> None:
+    """Give a row what a profiler says of the same step: from one's last kernel to the next one's first. It slows the
+    host."""
+    row["idle_ms"] = rounded(gaps.median_ms)
+    row["trace"] = {
         "pairs": gaps.pairs,
         "missing": gaps.missing,
-        "idle_ms": rounded(gaps.median_ms),
         "idle_mean_ms": rounded(gaps.mean_ms),
         "idle_max_ms": rounded(gaps.max_ms),
         "idle_with_copies_ms": rounded(gaps.any_ms),

@@ -10,8 +10,8 @@ the host's part. How it is measured:
   are the median (`waves` has the least and the most). From the second turn on a pair of depths is left out if the
   time would not do for what must follow.
 - `forward_ms`, `sampling_ms`: the graphs replayed alone, at a context in the middle of an answer.
-- `trace`: what a profiler says of a few greedy steps (`bench.trace`). Traces are taken last, so that no profiler is
-  near the other numbers.
+- `idle_ms`, `trace`: what a profiler says of a few greedy steps (`bench.trace`); `gap_ms` is the accounting's number.
+  Traces are taken last, so that no profiler is near the other numbers.
 - `predicted_gain`: what depth should bring by the parts of the row of depth 1 (`bench.cost_model`), beside what it
   brought, `observed_gain`.
 
@@ -28,7 +28,7 @@ from time import perf_counter
 from typing import Any
 
 from gapless.api.load import Progress
-from gapless.bench.decode_rows import GREEDY, SAMPLERS, Key, Row, fill_gains, fill_isolated, row_of, trace_part
+from gapless.bench.decode_rows import GREEDY, SAMPLERS, Key, Row, fill_gains, fill_isolated, fill_trace, row_of
 from gapless.bench.hostpart import NULL, ROWS, HostPart, measure_null, measure_rows
 from gapless.bench.rig import Rig
 from gapless.bench.sections import Sections
@@ -210,7 +210,7 @@ class Bench:
             works = self.rig.traced(session, streams, self.options.traced)
         finally:
             session.stop()
-        self.rows[sampler, streams, depth]["trace"] = trace_part(gaps_of(works))
+        fill_trace(self.rows[sampler, streams, depth], gaps_of(works))
 
     def _host(self, rows: int) -> None:
         depth, first = self.options.depths[-1], self._next_id
