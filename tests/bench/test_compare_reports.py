@@ -86,9 +86,18 @@ def test_rows_without_a_partner_are_told() -> None:
     assert not other_way.failed and other_way.as_dict()["only_b"] == [{"section": "rows", "streams": 8, "depth": 1}]
 
 
+def test_a_number_that_is_gone_is_told() -> None:
+    found = compare(report(), report(period_ms=None), 0.02)
+    assert found.failed and [row.lost for row in found.rows] == [(), ("period_ms",), ()]
+    assert found.as_dict()["rows"][1]["lost"] == ["period_ms"]
+    assert not compare(report(), report(period_ms=None), 0.02, ["tokens_per_s"]).failed
+    assert not compare(report(period_ms=None), report(), 0.02).failed
+
+
 def test_reports_of_other_kinds_and_rows_alike() -> None:
     mix = {"model": "glint", "runs": [{"depth": 1, "wall_s": 1.0}, {"depth": 1, "wall_s": 2.0}]}
     found = compare(mix, {**mix, "runs": [{"depth": 1, "wall_s": 1.0}, {"depth": 1, "wall_s": 3.0}]}, 0.02)
     assert [row.columns["wall_s"].change for row in found.rows] == pytest.approx([0.0, 0.5])
     with pytest.raises(InvalidRequest, match="no row in common"):
         compare(mix, report(), 0.02)
+    assert compare(report(), report(streams=[8]), 0.02).only_a == (("rows", (("streams", 8), ("depth", 2))),)

@@ -136,5 +136,7 @@ def test_both_from_the_command_line(
     told = capsys.readouterr().out
     assert "tokens_per_s" in told and "micro, float32" in told
     assert [(row["batch"], row["text_tokens"]) for row in json.loads(out.read_text())["rows"]] == [(2, 9)]
+    assert main(["bench", "prefill", *model, "--text", "800"]) == 1
+    assert "800 tokens behind a picture do not fit" in capsys.readouterr().err
     assert main(["bench", "prefill", "--compare", str(out), str(out)]) == 0
     assert "batch" in capsys.readouterr().out

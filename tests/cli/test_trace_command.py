@@ -9,6 +9,7 @@ from PIL import Image
 from tests.fakes.micro import write_micro
 from tests.observe.trace_schema import check_trace
 
+from gapless.api.vlm import VLM
 from gapless.cli.main import main
 from gapless.weights import hub
 
@@ -74,6 +75,9 @@ def test_few_spans_are_kept_and_the_rest_is_told(tmp_path, capsys):
         (["trace", "t.json", "--", "dream"], 2, "No such command"),
         (["trace", "a.png/t.json", "--", *CAPTION], 1, "cannot write"),
         (["trace", "t.json"], 2, "COMMAND"),
+        (["trace", "t.json", "--rows", "2", "--", *CAPTION], 2, "give --png too"),
+        (["trace", ".", "--", *CAPTION], 1, "it is a folder"),
+        (["trace", "t.json", "--", "bench", "model"], 1, "bench model ran no engine"),
         (["trace", "t.json", "--png", "drawn.png", "--", *CAPTION, "--max-tokens", "2"], 1, "longer answers"),
         (["trace", "t.json", "--png", "drawn.png", "--rows", "9", "--", *CAPTION], 1, "with 9 rows"),
         (["trace", "t.json", "--png", "drawn.png", "--", "bench", "decode", "--host-only"], 1, "ran at depth 2 alone"),
@@ -83,6 +87,30 @@ def test_what_cannot_be_traced_says_so(words, code, said, capsys):
     assert main(words) == code
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
+
+
+def test_a_command_that_fails_leaves_the_trace_of_what_it_did(tmp_path, capsys):
+    words = ["bench", "decode", "--host-only"]
+    assert main(["trace", "t.json", "--png", "drawn.png", "--", *words]) == 1
+    assert "spans written to t.json" in capsys.readouterr().err and not (tmp_path / "drawn.png").exists()
+    assert {e["depth"] for e in json.loads((tmp_path / "t.json").read_text())["otherData"]["engines"]} == {2}
+    assert main(["trace", "u.json", "--", *CAPTION, "--timeout", "1e-9"]) == 1
+    assert "spans written to u.json" in capsys.readouterr().err and (tmp_path / "u.json").exists()
+
+
+def test_an_interrupted_command_leaves_its_trace(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(VLM, "caption", interrupted)
+    assert main(["trace", "t.json", "--", *CAPTION]) == 130
+    assert json.loads((tmp_path / "t.json").read_text())["otherData"]["engines"]
+
+
+def test_too_few_spans_for_a_picture_say_so(capsys):
+    words = ["trace", "t.json", "--spans", "100", "--png", "drawn.png", "--", *CAPTION, "--max-tokens", "60"]
+    assert main(words) == 1
+    assert "give more --spans" in capsys.readouterr().err
 
 
 def test_a_command_that_fails_for_some_pictures_is_traced_and_fails(tmp_path):

@@ -45,16 +45,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A row that both reports have. `section`: the list it stands in; `label`: what it was matched by."""
+    """A row that both reports have. `section`: the list it stands in; `label`: what it was matched by; `lost`: numbers
+    of A that B has not."""
 
     section: str
     label: Label
     columns: Mapping[str, Change]
+    lost: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         columns = {name: change.as_dict() for name, change in self.columns.items()}
-        return {"section": self.section, **dict(self.label), "columns": columns}
+        return {"section": self.section, **dict(self.label), "columns": columns, "lost": list(self.lost)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,11 @@ class Comparison:
 
     @property
     def failed(self) -> bool:
-        """Whether a number became worse by more than the threshold, or a row was lost."""
-        return bool(self.only_a) or any(
-            c.marked and c.better is False for row in self.rows for c in row.columns.values()
+        """Whether a number became worse by more than the threshold, or a row or a number was lost."""
+        return (
+            bool(self.only_a)
+            or any(row.lost for row in self.rows)
+            or any(c.marked and c.better is False for row in self.rows for c in row.columns.values())
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,10 +97,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], threshold: float, column
     both = [key for key in rows_a if key in rows_b]
     if not both:
         raise InvalidRequest("the reports have no row in common; compare two of the same kind", param="file")
-    rows = tuple(
-        Compared(section, label, dict(_changes(rows_a[section, label], rows_b[section, label], threshold, columns)))
-        for section, label in both
-    )
+    rows = tuple(_compared(key, rows_a[key], rows_b[key], threshold, columns) for key in both)
     unknown = [name for name in columns if not any(name in row.columns for row in rows)]
     if unknown:
         raise InvalidRequest(f"no row has a number in both reports called {', '.join(unknown)}", param="column")
@@ -111,7 +112,7 @@ def _labelled(report: Mapping[str, Any]) -> dict[tuple[str, Label], Mapping[str,
         if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
             continue
         for row in rows:
-            label = tuple((name, value) for name, value in row.items() if isinstance(value, str) or name in KEYS)
+            label = tuple((name, value) for name, value in row.items() if _names_a_row(name, value))
             key, again = (section, label), 1
             while key in found:
                 again += 1
@@ -120,14 +121,17 @@ def _labelled(report: Mapping[str, Any]) -> dict[tuple[str, Label], Mapping[str,
     return found
 
 
-def _changes(
-    a: Mapping[str, Any], b: Mapping[str, Any], threshold: float, columns: Sequence[str]
-) -> Iterable[tuple[str, Change]]:
-    numbers_b = dict(_numbers(b))
-    for name, value in _numbers(a):
-        wanted = name in columns if columns else "." not in name
-        if wanted and name in numbers_b:
-            yield name, _change(name, value, numbers_b[name], threshold)
+def _names_a_row(name: str, value: object) -> bool:
+    return isinstance(value, str) or (name in KEYS and isinstance(value, int))
+
+
+def _compared(
+    key: tuple[str, Label], a: Mapping[str, Any], b: Mapping[str, Any], threshold: float, columns: Sequence[str]
+) -> Compared:
+    wanted = {name: value for name, value in _numbers(a) if (name in columns if columns else "." not in name)}
+    found = dict(_numbers(b))
+    changes = {n: _change(n, value, found[n], threshold) for n, value in wanted.items() if n in found}
+    return Compared(*key, changes, tuple(name for name in wanted if name not in found))
 
 
 def _numbers(row: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, float]]:

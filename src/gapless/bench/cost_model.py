@@ -111,7 +111,7 @@ def speedup(blocking_ms: float, pipelined_ms: float, tax: float) -> float:
 def zombie_tax(depth: int, streams: int, tokens: float, row_ms: float | None, pipelined_ms: float) -> float:
     """z: the share of the device's time that goes to rows that have ended, 0..1. See the module.
 
-    `tokens`: L, above 0; `row_ms`: the marginal row cost, None for the step's `streams`-th part.
+    `tokens`: L, 1 or more; `row_ms`: the marginal row cost, None for the step's `streams`-th part.
     """
     whole = 1.0 / tokens
     each = whole if streams == 1 or row_ms is None else whole * streams * row_ms / pipelined_ms

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
 from gapless.bench.load import load, where
+from gapless.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,13 +55,19 @@ class Prefill:
         return {"rows": COLUMNS}
 
     def run(self, save: Save, progress: Progress | None = None) -> Report:
-        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or a text that does not fit, and what
+        loading a model raises."""
         from gapless.bench.prefill_run import Options, PrefillBench
         from gapless.bench.rig import Rig
 
         device = where(self.device)
         options = Options(self.texts, self.batches, steps=STEPS[device.partition(":")[0]], seconds=self.seconds)
         loaded = load(self.model, device)
+        room = loaded.model.max_context - loaded.model.prefix - 1
+        if max(self.texts) > room:
+            raise InvalidRequest(
+                f"{max(self.texts)} tokens behind a picture do not fit; the model has room for {room}", param="text"
+            )
         rows, prompt = max(self.batches) * (options.depth + 1), max(self.texts)
         rig: Rig
         if device == "cpu":

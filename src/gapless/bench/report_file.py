@@ -13,12 +13,14 @@ from typing import Any
 from gapless.errors import InvalidRequest
 
 Row = dict[str, Any]
+PARTS = ("period_ms", "forward_ms", "sampling_ms", "plan_ms", "launch_ms", "commit_ms")
+"""Columns that the cost model computes with."""
 
 
 def read_report(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `InvalidRequest` if there is none."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except OSError as error:
         raise InvalidRequest(
             f"cannot read {str(path)!r}: {error.strerror or error}; name a report's file", param="file"
@@ -30,13 +32,17 @@ def read_report(path: Path) -> dict[str, Any]:
     return report
 
 
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
 def save_to(path: Path | None) -> Callable[[Mapping[str, Any]], None]:
     """What writes a report to `path`, whole or not at all; with None nothing is written."""
 
     def save(report: Mapping[str, Any]) -> None:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(".part")
+            beside = path.with_name(f"{path.name}.part")
             beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
             beside.replace(path)
 
@@ -45,7 +51,8 @@ def save_to(path: Path | None) -> Callable[[Mapping[str, Any]], None]:
 
 def decode_rows(report: dict[str, Any], path: Path) -> list[Row]:
     """The rows of a decode report: each has whole `streams` and `depth`, and numbers or null in all other columns of
-    times and shares. Raises `InvalidRequest` for another kind of report."""
+    times and shares; no part of a step is below 0, and a `sampler` is a word. Raises `InvalidRequest` for another
+    kind of report."""
     rows = report.get("rows")
     if not isinstance(rows, list) or not rows or not all(_is_decode_row(row) for row in rows):
         raise InvalidRequest(
@@ -60,5 +67,7 @@ def _is_decode_row(row: object) -> bool:
     if not isinstance(row, dict) or "period_ms" not in row:
         return False
     counts = all(type(row.get(name)) is int and row[name] > 0 for name in ("streams", "depth"))
-    names = (name for name in row if name.endswith(("_ms", "_share", "_gain", "_tokens")))
-    return counts and all(row[name] is None or type(row[name]) in (int, float) for name in names)
+    names = [name for name in row if name.endswith(("_ms", "_share", "_gain", "_tokens"))]
+    numbers = all(row[name] is None or type(row[name]) in (int, float) for name in names)
+    parts = numbers and all((row.get(name) or 0) >= 0 for name in PARTS)
+    return counts and parts and isinstance(row.get("sampler", ""), str)

@@ -18,7 +18,6 @@ from gapless.bench.vision import Vision
 from gapless.cli import cost
 from gapless.cli.examples import epilog
 from gapless.cli.measured import (
-    SECONDS_HELP,
     BenchModelOption,
     CompareOption,
     DepthsOption,
@@ -26,6 +25,7 @@ from gapless.cli.measured import (
     OutOption,
     PngOption,
     SamplerChoice,
+    SecondsOption,
     WavesOption,
     distinct,
     run_benchmark,
@@ -61,6 +61,10 @@ NO_PROMISE = (
 def bench(context: typer.Context, compare: CompareOption = None) -> int:
     """Measure this machine, and say what to expect of it."""
     if compare is not None:
+        if context.invoked_subcommand is not None:
+            context.fail(
+                f"--compare measures nothing; leave out {context.invoked_subcommand}, or put --compare after it"
+            )
         return cost.compare(*compare)
     if context.invoked_subcommand is None:
         context.fail("Missing command.")
@@ -98,7 +102,7 @@ def decode(
         SamplerChoice, typer.Option("--sampler", help="Temperature 0, what a query uses by default, or both.")
     ] = SamplerChoice.BOTH,
     waves: WavesOption = 3,
-    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = SECONDS,
+    seconds: SecondsOption = SECONDS,
     graphs: GraphsOption = Switch.ON,
     host_only: Annotated[
         bool, typer.Option("--host-only", help="The engine's own part alone; loads no model.")
@@ -145,7 +149,7 @@ def query(
     waves: Annotated[
         int | None, typer.Option("--waves", min=1, help="Slices of each row. Not given: 1, on a GPU 2.")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = QUERY_SECONDS,
+    seconds: SecondsOption = QUERY_SECONDS,
     graphs: GraphsOption = Switch.ON,
     json: ReportJsonOption = False,
     out: OutOption = None,
@@ -183,7 +187,7 @@ def prefill(
         list[int] | None,
         typer.Option("--batch", min=1, callback=distinct, help="Prompts of a step. Not given: 1, 4 and 8."),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = PREFILL_SECONDS,
+    seconds: SecondsOption = PREFILL_SECONDS,
     json: ReportJsonOption = False,
     out: OutOption = None,
     png: PngOption = None,
@@ -205,7 +209,7 @@ def vision(
         list[int] | None,
         typer.Option("--crops", min=1, callback=distinct, help="Crops of a picture. Not given: 1, 2, 5 and 13."),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help=SECONDS_HELP)] = VISION_SECONDS,
+    seconds: SecondsOption = VISION_SECONDS,
     json: ReportJsonOption = False,
     out: OutOption = None,
     png: PngOption = None,

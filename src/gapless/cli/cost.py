@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gapless.bench.compare import Change, Compared, Comparison
+from gapless.bench.compare import Change, Compared, Comparison, Label
 from gapless.bench.compare import compare as compared
 from gapless.bench.gain_plot import Bars, draw_gains
 from gapless.bench.gain_plot import streams as streams_of
@@ -39,6 +39,12 @@ WORSE, BETTER, OTHER = "!", "+", "*"
 def _above(value: float | None) -> float | None:
     if value is not None and not 0 < value < float("inf"):
         raise typer.BadParameter(f"{value} is not above 0")
+    return value
+
+
+def _answer(value: float | None) -> float | None:
+    if value is not None and not 1 <= value < float("inf"):
+        raise typer.BadParameter(f"{value:g} is below 1; an answer has its end at least")
     return value
 
 
@@ -72,7 +78,7 @@ def model(
     chain_ms: Annotated[float | None, _ms("--chain-ms", "From sampled to the next launch.")] = None,
     tokens: Annotated[
         float | None,
-        typer.Option("--tokens", metavar="N", callback=_above, rich_help_panel=INSTEAD, help="Tokens of an answer."),
+        typer.Option("--tokens", metavar="N", callback=_answer, rich_help_panel=INSTEAD, help="Tokens of an answer."),
     ] = None,
     png: Annotated[Path | None, typer.Option("--png", metavar="OUT", help="Draw predicted and observed gains.")] = None,
     json: ReportJsonOption = False,
@@ -193,7 +199,8 @@ def compare(
         list[str] | None, typer.Option("--column", metavar="NAME", help="Only this number; may be given again.")
     ] = None,
     fail_above: Annotated[
-        bool, typer.Option("--fail-above", help="End with 1 if a number is worse by more, or a row is gone.")
+        bool,
+        typer.Option("--fail-above", help="End with 1 if a number is worse by more, or a row or a number is gone."),
     ] = False,
     json: ReportJsonOption = False,
 ) -> int:
@@ -201,11 +208,15 @@ def compare(
 
     Gains and shares are compared by their difference, in points.
     """
-    found = compared(read_report(a), read_report(b), threshold, column or ())
+    reports = read_report(a), read_report(b)
+    found = compared(*reports, threshold, column or ())
     if json:
         json_line(found.as_dict())
     else:
         _show_comparison(found)
+        names = [_described(report) for report in reports]
+        if names[0] != names[1]:
+            print(f"A: {names[0] or a.name}; B: {names[1] or b.name}")
     return 1 if fail_above and found.failed else 0
 
 
@@ -220,8 +231,15 @@ def _show_comparison(found: Comparison) -> None:
             )
     for name, only in (("A", found.only_a), ("B", found.only_b)):
         for section, label in only:
-            print(f"only in {name}: {section} {' '.join(f'{key}={value}' for key, value in label)}")
+            print(f"only in {name}: {_told(section, label)}")
+    for row in found.rows:
+        if row.lost:
+            print(f"only in A: {', '.join(row.lost)} of {_told(row.section, row.label)}")
     print(f"above {100 * found.threshold:g} %: {WORSE} worse, {BETTER} better, {OTHER} different. pt: points, B - A.")
+
+
+def _told(section: str, label: Label) -> str:
+    return " ".join([section, *(f"{key}={value}" for key, value in label)])
 
 
 def _compared_cells(row: Compared, labels: Sequence[str], columns: Sequence[str]) -> list[str]:

@@ -89,6 +89,14 @@ def make_folder(folder: Path) -> None:
             pass
 
 
+def make_place(path: Path) -> None:
+    """Make the folder of a file that will be written. Raises `GaplessError` where that fails, or if `path` is a folder
+    itself."""
+    if _is_folder(path):
+        raise GaplessError(f"cannot write {str(path)!r}: it is a folder; name a file in it")
+    make_folder(path.parent)
+
+
 def write_picture(picture: Image.Image, path: Path) -> Path:
     """Write a picture in the format of its name, making the folder. Raises `GaplessError` where that fails."""
     with _told(path):

@@ -15,12 +15,10 @@ from gapless.bench.command import Benchmark, described, footnotes
 from gapless.bench.report_file import save_to
 from gapless.bench.text import cells, filled
 from gapless.cli.cost import check_picture
-from gapless.cli.drawing import make_folder, write_picture
+from gapless.cli.drawing import make_place, write_picture
 from gapless.cli.options import RUN, SHOW
 from gapless.cli.show import json_line
 from gapless.cli.terminal import complain, spinner, table
-
-SECONDS_HELP = "No new section begins after that long."
 
 
 class SamplerChoice(StrEnum):
@@ -36,6 +34,13 @@ class OneSampler(StrEnum):
 
     GREEDY = "greedy"
     DEFAULT = "default"
+
+
+def above_zero(value: float) -> float:
+    """Seconds in which something can be measured."""
+    if not value > 0:  # nan is not, either
+        raise typer.BadParameter(f"{value} is not above 0")
+    return value
 
 
 def distinct(values: list[int] | None) -> list[int] | None:
@@ -56,6 +61,9 @@ DepthsOption = Annotated[
     list[int] | None,
     typer.Option("--depth", min=1, callback=distinct, help="Steps in flight; may be given again. Not given: 1 and 2."),
 ]
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", callback=above_zero, help="No new section begins after that long.")
+]
 WavesOption = Annotated[int, typer.Option("--waves", min=1, help="How often each row is measured, if time allows.")]
 OutOption = Annotated[
     Path | None,
@@ -75,7 +83,7 @@ def run_benchmark(benchmark: Benchmark, *, json: bool, out: Path | None, png: Pa
     check_picture(png)
     for path in (out, png):
         if path is not None:
-            make_folder(path.parent)  # before anything that takes time
+            make_place(path)  # before anything that takes time
     with spinner(benchmark.title) as progress:
         report = benchmark.run(save_to(out), progress)
     if json:

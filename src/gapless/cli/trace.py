@@ -2,7 +2,7 @@
 
 In: a command line, run in this process. Out: a trace for Perfetto, and with `--png` a picture of a few decode steps,
 blocking above pipelined. The command's own output and exit code are as ever; what is said about the trace goes to
-standard error.
+standard error. A command that fails or is interrupted leaves the trace of what it did until then.
 
 A picture needs a run at depth 1 and one at another depth. A command that runs both by itself (`demo`, `bench mix`) is
 run once; one that takes a depth is run again, silently, at the depth that is missing: 1, or 2 if 1 was asked for.
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from PIL import Image
 
-from gapless.cli.drawing import make_folder, write_picture
+from gapless.cli.drawing import make_place, write_picture
 from gapless.cli.skills import COMMANDS
 from gapless.cli.terminal import complain
 from gapless.errors import GaplessError
@@ -59,18 +59,23 @@ def trace(
         raise typer.BadParameter("trace cannot run itself; name a command that answers, such as query or bench mix")
     if png is not None:
         _check_png(png, command)
+    elif rows is not None:
+        raise typer.BadParameter("--rows says which steps --png draws; give --png too")
     for path in (out, png) if png is not None else (out,):
-        make_folder(path.parent)
+        make_place(path)
     with record(spans) as recording:
-        code = _run(context, command)
-        if not recording.depths:
-            raise GaplessError(
-                f"gapless {command[0]} ran no engine, so there is nothing to trace; trace a command that answers, "
-                "such as query, caption, demo or bench mix"
-            )
-        if png is not None and not code:
-            _run_missing(context, command, recording)
-    _write(recording, out)
+        try:
+            code = _run(context, command)
+            if png is not None and not code and recording.depths:
+                _run_missing(context, command, recording)
+        finally:
+            if recording.depths:
+                _write(recording, out)
+    if not recording.depths:
+        raise GaplessError(
+            f"gapless {_name(command)} ran no engine, so there is nothing to trace; trace a command that answers, "
+            "such as query, caption, demo or bench mix"
+        )
     if png is not None and not code:
         write_picture(_picture(recording, command, rows), png)
         complain(f"drawn to {png}")
@@ -98,7 +103,7 @@ def _run_missing(context: typer.Context, command: Sequence[str], recording: Reco
     if command[0] not in COMMANDS:
         raise GaplessError(
             f"--png compares depth 1 with another, but gapless {' '.join(command)} ran at depth "
-            f"{' and '.join(map(str, sorted(depths)))} alone; trace {', '.join(COMMANDS)} or {' or '.join(BOTH)}"
+            f"{' and '.join(map(str, sorted(depths)))} alone; trace {', '.join((*COMMANDS, *BOTH[:-1]))} or {BOTH[-1]}"
         )
     words, missing = list(command), 2 if 1 in depths else 1
     end = words.index("--") if "--" in words else len(words)
@@ -125,8 +130,15 @@ def _picture(recording: Recording, command: Sequence[str], rows: int | None) -> 
     blocking = [mine for mine, depth in seen if depth == 1][-1:]
     pipelined = [(mine, depth) for mine, depth in seen if depth != 1][-1:]
     if not blocking or not pipelined:
-        raise GaplessError("--png draws what the device did, and it said nothing; trace a command that runs a model")
+        raise GaplessError(
+            "--png draws a run at depth 1 and another, and of one of them no span was kept; give more --spans"
+            if recording.dropped
+            else "--png draws what the device did, and it said nothing; trace a command that runs a model"
+        )
     windows = compare(blocking[0], pipelined[0][0], (1, pipelined[0][1]), rows)
     count = windows[0].rows
-    name = " ".join(command[: 2 if command[0] == "bench" else 1])
-    return draw(windows, f"gapless {name}: decode steps of {count} {'row' if count == 1 else 'rows'}")
+    return draw(windows, f"gapless {_name(command)}: decode steps of {count} {'row' if count == 1 else 'rows'}")
+
+
+def _name(command: Sequence[str]) -> str:
+    return " ".join(command[: 2 if command[0] == "bench" else 1])
