@@ -7,6 +7,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -219,6 +220,23 @@ def test_a_request_that_fails_is_told() -> None:
         ask_all(vlm, [b"1", b"2"], 2, {})
     with pytest.raises(ZeroDivisionError):
         ask(vlm, b"1", {})
+
+
+def test_no_caller_waits_for_one_that_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    submit = ThreadPoolExecutor.submit
+
+    def refused(pool: ThreadPoolExecutor, work: Any) -> Any:
+        if len(begun) == 2:
+            raise RuntimeError("can't start new thread")
+        begun.append(submit(pool, work))
+        return begun[-1]
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    vlm: Any = SlowVLM(4)
+    with pytest.raises(RuntimeError, match="new thread"):
+        ask_all(vlm, [b"1", b"2"], 4, {})
+    assert len(begun) == 2 and all(caller.done() for caller in begun) and not vlm.seen
 
 
 def test_no_two_pictures_are_alike_and_their_sizes_go_round() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -41,12 +42,19 @@ def ask_all(vlm: VLM, pictures: Sequence[bytes], concurrency: int, settings: Set
             mine.append(ask(vlm, picture, settings))
 
     with ThreadPoolExecutor(concurrency) as pool:
-        callers = [pool.submit(caller) for _ in range(concurrency)]
-        before = vlm.accounting()
-        start.wait()
-        began = perf_counter()
-        samples = tuple(sample for one in callers for sample in one.result())
-        ended = perf_counter()
+        try:
+            callers = [pool.submit(caller) for _ in range(concurrency)]
+            before = vlm.accounting()
+            start.wait()
+            began = perf_counter()
+            samples = tuple(sample for one in callers for sample in one.result())
+            ended = perf_counter()
+        except BaseException:  # the pool waits for its callers: let none wait for a start, or begin another question
+            start.abort()
+            with suppress(Empty):
+                while True:
+                    waiting.get_nowait()
+            raise
     return Slice(samples, ended - began, vlm.accounting() - before)
 
 
