@@ -8,8 +8,9 @@ import pytest
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.scene import Entry, ask, limits_of, mix_of_requests, picture, sim_stage
 from tests.fakes.sim_clock import SimClock
-from tests.fakes.sim_device import Event, SimDevice, Timing
+from tests.fakes.sim_device import Event, Fault, SimDevice, Timing
 
+from gapless.errors import StepFailed
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Meter, Part
 from gapless.records import Arrival, Step, StepKind
@@ -170,6 +171,36 @@ def test_without_a_rest_idle_is_all_that_is_not_busy():
     assert found.counters.parked > 0
     assert found.busy_ms + found.idle_ms == pytest.approx(1e3 * (work[-1].end - work[0].start))
     assert found.idle_ms == pytest.approx(1e3 * idle_of(device))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_step_that_failed_is_nobodys_bubble(depth):
+    """What the device did for it is unknown: its time is neither busy nor idle, and the next gap counts as ever."""
+    entries = [Entry(ask(1, max_tokens=30)), Entry(ask(2, max_tokens=5), arrives=6)]
+    whole, device, right = play(depth, entries)
+    waits = [event for event in device.events if event.name == "wait"]
+    nth = [i for i, event in enumerate(waits) if event.kind is StepKind.PREFILL][1]
+    fault = Fault("wait", nth, StepFailed("an injected fault"))
+    stage, device, found = play(depth, entries, faults=(fault,))
+    assert stage.heard[2].finish.error is not None and stage.heard[1].tokens == whole.heard[1].tokens
+    assert right.steps[StepKind.PREFILL] == 2 and found.steps[StepKind.PREFILL] == 1
+    gap = right.idle_ms / (sum(right.steps.values()) - 1)
+    assert found.idle_ms == pytest.approx(gap * (sum(found.steps.values()) - 2), abs=1e-6)
+    assert found.busy_ms == pytest.approx(1e3 * (9.5 + 4.5 * found.steps[StepKind.DECODE]))
+    assert sum(found.in_flight) + found.host["mail"] == pytest.approx(found.wall_ms)
+
+
+def test_totals_their_shares_and_what_came_in_between():
+    stage, _ = sim_stage(SPEC, limits_of(SPEC, 1), timing=TIMING)
+    stage.play(batch(1, tokens=3))
+    before = Accounting.of(stage.engine.meter)
+    stage.play([Entry(ask(9, ids=(12,), max_tokens=11))])
+    found = Accounting.of(stage.engine.meter) - before
+    assert found.steps == {"prefill": 1, "decode": 10, "parked": 0}
+    assert found.busy_ms == pytest.approx(1e3 * (9.5 + 10 * 4.5)) and found.idle_ms == pytest.approx(1e3 * 10 * 1.375)
+    assert found.idle_share == pytest.approx(13.75 / (54.5 + 13.75))
+    assert found.step_ms == pytest.approx(1e3 * (54.5 + 13.75) / 11) and found.decode_ms == pytest.approx(4500.0)
+    assert found.counters.tokens == 11 and before.counters.tokens == 3
 
 
 def test_the_plain_numbers_have_every_part_once():

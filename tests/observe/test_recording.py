@@ -76,6 +76,34 @@ def test_the_cpu_device(depth):
     assert sum(zombies.values()) >= counters.zombies
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_zombies_of_the_spans_are_those_that_were_counted(depth):
+    with record() as recording:
+        stage, _ = sim_stage(SPEC, limits_of(SPEC, depth), timing=TIMING)
+        stage.play(batch(4, 40))
+    forwards = [span for span in recording.spans() if span.name == "forward"]
+    assert sum(span.zombies for span in forwards) == stage.engine.counters.zombies
+    assert (stage.engine.counters.zombies > 0) == (depth > 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_span_says_what_it_was_done_for(depth):
+    recording, device = recorded(depth, mix_of_requests(2, 12, host=0.4))
+    events = [event for event in trace_of(recording)["traceEvents"] if event["ph"] == "X"]
+    for span, event in zip(recording.spans(), events, strict=True):
+        told = event.get("args", {})
+        assert (span.step is None) == (not told)
+        if span.step is not None:
+            rows = len(span.step.rows)
+            about = {"step": span.step.id, "kind": span.step.kind.value, "slot": span.step.slot, "rows": rows}
+            assert {name: value for name, value in told.items() if name != "zombies"} == about
+        waits = span.name in ("device", "mask", "mail")
+        assert event["cat"] == ("device" if span.lane != "loop" else "wait" if waits else "host")
+    assert {e["args"]["slot"] for e in events if e["name"] == "forward"} == set(range(depth))
+    rows = {e.step: len(e.rows) for e in device.events if e.name == "forward"}
+    assert {e["args"]["step"]: e["args"]["rows"] for e in events if e["name"] == "forward"} == rows
+
+
 def microseconds() -> Iterator[float]:
     while True:
         yield 1e6 * time.perf_counter()

@@ -93,7 +93,10 @@ class Meter:
         return now
 
     def retired(self, held: int) -> None:
-        """A step was committed; `held` are left in flight."""
+        """A step was committed, or has failed; `held` are left in flight. What the device did for one that never landed
+        is unknown, so the time around it is not counted as idle."""
+        if self._part is Part.DEVICE:
+            self.bubble.rest()
         self._in_flight = held
 
     def rest(self) -> None:
