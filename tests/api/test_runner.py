@@ -257,6 +257,8 @@ def test_a_dead_engine_tells_everyone_within_a_second(error, caplog):
     errors = [one.hear().finish.error for one in waiting]
     with pytest.raises(EngineDead) as later:
         submit(runner)
+    with pytest.raises(EngineDead):
+        runner.check()
     assert time.monotonic() - began < 1.0
     for dead in [*errors, later.value]:
         assert isinstance(dead, EngineDead) and dead.__cause__ is error and type(error).__name__ in str(dead)

@@ -101,6 +101,10 @@ class AsyncVLM:
         asking = self.desk.segment(object, settings, spatial_refs, mask)
         return await (self._stream(image, asking) if stream else self._answer(image, asking, on_error))
 
+    def check(self) -> None:
+        """See `VLM.check`."""
+        self.desk.runner.check()
+
     def accounting(self) -> Accounting:
         """See `VLM.accounting`."""
         return self.desk.accounting()

@@ -76,13 +76,17 @@ class Runner:
         """Seconds on the loop's clock, for deadlines."""
         return self._engine.clock.now()
 
+    def check(self) -> None:
+        """Raises `EngineDead` or `EngineClosed` if no request would be taken any more. Waits for nothing."""
+        if self._cause is not None:
+            raise _dead(self._cause) from self._cause
+        if self._closing:
+            raise EngineClosed("the engine was closed; load the model again to go on")
+
     def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
         """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
         with self._lock:
-            if self._cause is not None:
-                raise _dead(self._cause) from self._cause
-            if self._closing:
-                raise EngineClosed("the engine was closed; load the model again to go on")
+            self.check()
             request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now())
             self._open[request.id] = channel
             self._mailbox.submit(request)

@@ -118,6 +118,10 @@ class VLM:
         asking = self.desk.segment(object, settings, spatial_refs, mask)
         return self._stream(image, asking) if stream else self._answer(image, asking, on_error)
 
+    def check(self) -> None:
+        """Raises `EngineDead` or `EngineClosed` if the engine takes no requests any more. Asks it nothing."""
+        self.desk.runner.check()
+
     def accounting(self) -> Accounting:
         """Totals since the model was loaded, to be subtracted: `accounting() - before`."""
         return self.desk.accounting()
