@@ -4,6 +4,9 @@
 #   make install TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 
 TORCH ?= torch==2.13.0
+# The official client, for the server's tests. Without its dependencies: they are proprietary, and talking to a server
+# needs none of them.
+CLIENT ?= moondream==2.6.1
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,6 +53,7 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.torch
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install -e '.[dev]'
+	$(BIN)/python -m pip install --no-deps $(CLIENT)
 	@touch $@
 
 FORCE:

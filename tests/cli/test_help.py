@@ -16,6 +16,9 @@ from gapless.cli.main import main
 
 REPORT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "decode-moondream2.json"
 SLOW = {
+    "gapless serve",
+    "gapless serve glint --port 8000 --api-keys-file keys.txt",
+    "gapless serve --config server.yaml",
     "gapless demo",
     "gapless demo --out /tmp/look",
     "gapless bench mix --depth 1 --depth 3 --json",

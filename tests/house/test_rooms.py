@@ -31,9 +31,10 @@ FLOORS = {
     "api": 6,
     "bench": 7,
     "serve": 8,
-    "cli": 8,
+    "cli": 9,
 }
 STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
+STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml"}
 NO_TORCH = ("records.py", "errors.py", "config.py", "engine/", "constrain/", "images/", "skills/", "observe/", "cli/")
 
 
@@ -108,6 +109,13 @@ def test_files_and_functions_are_short(path: Path) -> None:
 @pytest.mark.parametrize("path", TESTS, ids=str)
 def test_test_files_are_short(path: Path) -> None:
     assert path.read_text().count("\n") < 400, f"{path} is too long: split it by what it tests"
+
+
+def test_the_library_and_the_command_line_import_no_server() -> None:
+    strangers = sorted(STRANGERS)
+    code = f"import sys, gapless.api.aio, gapless.api.load, gapless.cli.main; s = set({strangers!r})\n"
+    code += "found = {m.split('.')[0] for m in sys.modules} & s\nassert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "src")}, timeout=60)
 
 
 def test_the_hub_runs_without_torch() -> None:

@@ -45,6 +45,11 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless segment photo.png star", "box, and an outline inside it as an SVG path"),
         Example("gapless segment photo.png star --draw outline.png", "and a copy with the outline on it"),
     ),
+    "serve": (
+        Example("gapless serve", "the bundled model at http://127.0.0.1:2020/v1, for this machine alone"),
+        Example("gapless serve glint --port 8000 --api-keys-file keys.txt", "clients must send one of the keys"),
+        Example("gapless serve --config server.yaml", "settings from a file"),
+    ),
     "models": (
         Example("gapless models", "what can be loaded by name"),
         Example("gapless models --json", "the same for machines"),

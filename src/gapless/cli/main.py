@@ -16,7 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from gapless import __version__
-from gapless.cli import bench, demo, models, skills, trace
+from gapless.cli import bench, demo, models, serve, skills, trace
 from gapless.cli.examples import epilog
 from gapless.cli.terminal import complain
 from gapless.errors import GaplessError
@@ -28,6 +28,7 @@ UsageError: type[Exception] = cast(type[Exception], typer.BadParameter.__mro__[1
 app = typer.Typer(name="gapless", add_completion=False, epilog=epilog(""))
 for _name, _command in skills.COMMANDS.items():
     app.command(_name, epilog=epilog(_name))(_command)
+app.command("serve", epilog=epilog("serve"))(serve.serve)
 app.command("models", epilog=epilog("models"))(models.models)
 app.command("demo", epilog=epilog("demo"))(demo.demo)
 app.command("trace", epilog=epilog("trace"))(trace.trace)

@@ -1,0 +1,156 @@
+"""`gapless serve`: the model behind HTTP.
+
+In: flags; what is not given comes from `GAPLESS_*` variables and the configuration file. Out: an exit code. Standard
+output stays empty; the log and a person's lines go to standard error.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gapless.cli.options import (
+    MOST_PAGES,
+    MOST_ROWS,
+    RUN,
+    DTypeChoice,
+    Switch,
+)
+from gapless.cli.terminal import Spinner, complain, spinner
+from gapless.errors import InvalidRequest
+
+LISTEN, LIMITS = "Where to listen", "Limits"
+NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic_settings", "yaml")
+
+Model = Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's name, or its folder. Not given: glint.")]
+Host = Annotated[str | None, typer.Option("--host", rich_help_panel=LISTEN, help="Address. Not given: 127.0.0.1.")]
+Port = Annotated[int | None, typer.Option("--port", rich_help_panel=LISTEN, help="Not given: 2020; 0: any free one.")]
+KeysFile = Annotated[
+    Path | None,
+    typer.Option("--api-keys-file", rich_help_panel=LISTEN, help="Keys that clients must send, one a line."),
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="A YAML file with settings by their names; flags and variables win.")
+]
+MaxRequests = Annotated[
+    int | None,
+    typer.Option("--max-requests", metavar="N", rich_help_panel=LIMITS, help="Held at once; more are told 429."),
+]
+MaxBody = Annotated[
+    int | None,
+    typer.Option("--max-body-bytes", metavar="N", rich_help_panel=LIMITS, help="Larger bodies are told 413."),
+]
+RequestTimeout = Annotated[
+    float | None,
+    typer.Option("--request-timeout", metavar="SECONDS", rich_help_panel=LIMITS, help="Most an answer may take."),
+]
+DrainTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--drain-timeout", metavar="SECONDS", rich_help_panel=LIMITS, help="What running requests get at SIGTERM."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="DEVICE", rich_help_panel=RUN, help="auto, cpu, cuda or cuda:N. Not given: auto."),
+]
+DType = Annotated[
+    DTypeChoice | None, typer.Option("--dtype", metavar="DTYPE", rich_help_panel=RUN, help="Number format, or auto.")
+]
+Depth = Annotated[
+    int | None, typer.Option("--depth", min=1, rich_help_panel=RUN, help="Steps in flight; 1 waits after each.")
+]
+Graphs = Annotated[
+    Switch | None,
+    typer.Option("--graphs", rich_help_panel=RUN, help="off: a GPU's steps without CUDA graphs, for debugging."),
+]
+MaxRows = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rows", metavar="N", min=1, max=MOST_ROWS, rich_help_panel=RUN, help="Requests that run at once."
+    ),
+]
+Pages = Annotated[
+    int | None,
+    typer.Option("--pages", metavar="N", min=2, max=MOST_PAGES, rich_help_panel=RUN, help="Size of the KV cache."),
+]
+
+
+def serve(
+    model: Model = None,
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    api_keys_file: KeysFile = None,
+    max_requests: MaxRequests = None,
+    max_body_bytes: MaxBody = None,
+    request_timeout: RequestTimeout = None,
+    drain_timeout: DrainTimeout = None,
+    device: Device = None,
+    dtype: DType = None,
+    depth: Depth = None,
+    graphs: Graphs = None,
+    max_rows: MaxRows = None,
+    pages: Pages = None,
+) -> int:
+    """Serve a model over HTTP with the routes of the Moondream service.
+
+    Every setting, also those without a flag, can come from a variable GAPLESS_NAME or a line of the --config file.
+    """
+    _check_installed()
+    from gapless.serve.process import run
+    from gapless.serve.settings import read_settings
+
+    flags: dict[str, Any] = {
+        "model": model,
+        "host": host,
+        "port": port,
+        "api_keys_file": api_keys_file,
+        "max_requests": max_requests,
+        "max_body_bytes": max_body_bytes,
+        "request_timeout": request_timeout,
+        "drain_timeout": drain_timeout,
+        "device": device,
+        "dtype": None if dtype is None else dtype.for_load(),
+        "depth": depth,
+        "graphs": None if graphs is None else graphs is Switch.ON,
+        "max_rows": max_rows,
+        "pages": pages,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    settings = read_settings(given, config)
+    with ExitStack() as loading:
+        return run(settings, Screen(loading, loading.enter_context(spinner(f"loading {settings.model}"))))
+
+
+class Screen:
+    """What a person sees of a server: a spinner on a terminal while it loads, and lines on standard error."""
+
+    def __init__(self, loading: ExitStack, spinner: Spinner) -> None:
+        self._loading = loading
+        self._spinner = spinner
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        """How far loading is."""
+        self._spinner.show(doing, done, total)
+
+    def say(self, line: str) -> None:
+        """One line on standard error."""
+        complain(line)
+
+    def ready(self, line: str) -> None:
+        """Take the spinner away."""
+        self._loading.close()
+        complain(line)
+
+
+def _check_installed() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InvalidRequest(
+            f"the server's packages are not installed ({', '.join(missing)} missing); pip install 'gapless[serve]'"
+        )

@@ -1,0 +1,74 @@
+"""The application: routes behind the door, and the model's life between start and stop.
+
+In: an `Engine`, a `Gate`, limits and keys. Out: an ASGI application. Starting it begins to load the model; stopping it
+ends the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gapless import __version__
+from gapless.errors import GaplessError
+from gapless.serve.door import Door
+from gapless.serve.engine import Engine
+from gapless.serve.errors import DoorError, MethodNotAllowed, NotFound, error_response, status_of
+from gapless.serve.health import HealthRoutes
+from gapless.serve.limits import Gate, RequestLimits
+from gapless.serve.moondream import MoondreamRoutes
+
+_log = logging.getLogger("gapless.serve")
+
+
+def make_app(engine: Engine, gate: Gate, limits: RequestLimits, keys: Sequence[str]) -> Door:
+    """Put the routes together. No page is served that would load anything from elsewhere."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        await engine.close()
+
+    app = FastAPI(
+        title="gapless", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
+    )
+    app.include_router(MoondreamRoutes(engine, limits).router())
+    app.include_router(HealthRoutes(engine, gate, limits).router())
+    app.add_exception_handler(GaplessError, _refuse)
+    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(HTTPException, _no_route)
+    return Door(app, keys, gate)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if status_of(error) >= 500 and not isinstance(error, DoorError):
+        _log.error("request %s failed", request.state.request_id, exc_info=error)
+    return error_response(error, request.state.request_id)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """What nobody expected. It goes on to the door, which logs it."""
+    return error_response(error, request.state.request_id)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    path, method = request.url.path[:80], request.method
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = (getattr(error, "headers", None) or {}) if status == 405 else {}
+    if status == 405:
+        allowed = headers.get("Allow", "another one")
+        told: GaplessError = MethodNotAllowed(f"{path!a} does not take {method}; use {allowed}")
+    elif status == 404:
+        told = NotFound(f"there is no route {path!a}; /openapi.json lists those there are")
+    else:
+        raise error
+    response = error_response(told, request.state.request_id)
+    response.headers.update(headers)
+    return response

@@ -1,0 +1,133 @@
+"""The first thing that a request meets: its id, its key, its place, and the line it leaves in the log.
+
+In: ASGI messages. Out: the same, with `X-Request-Id` on every response. Invariants: nothing but /health is answered
+without a key where keys are set, however its path is written; a place is held from before the body is read until after
+the last byte is sent; an exception becomes an error of one shape, and its text stays in the log.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gapless.serve.errors import DoorError, Unauthorized, error_response
+from gapless.serve.health import HEALTH
+from gapless.serve.limits import Gate
+
+access_log = logging.getLogger("gapless.access")
+_log = logging.getLogger("gapless.serve")
+_OUTER_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+_LEFT = 499
+"""What the log says of a client that left before its answer began."""
+
+
+class Visit:
+    """What is noted of one request, and what has become of its response."""
+
+    def __init__(self, scope: Scope) -> None:
+        now = datetime.now(UTC)
+        skill = re.sub(r"[^a-z]", "", scope["path"].rpartition("/")[2])[:16] or "request"
+        self.request_id = f"{now:%Y-%m-%d}_{skill}_{now:%Y-%m-%d-%H:%M:%S}-{secrets.token_hex(6)}"
+        self.method = scope["method"]
+        self.path = scope["path"][:200]
+        outer = Headers(scope=scope).get("x-request-id", "")
+        self.outer_id = outer if _OUTER_ID.fullmatch(outer) else None
+        """The client's own name for the request: echoed and logged, never a key to anything."""
+        self.status = 0
+        self.sent_bytes = 0
+        self.whole = False
+        self._began = time.monotonic()
+
+    def note(self, message: Message) -> None:
+        """A message of the response is on its way."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"x-request-id", (self.outer_id or self.request_id).encode()),
+            ]
+        elif message["type"] == "http.response.body":
+            self.sent_bytes += len(message.get("body", b""))
+            self.whole = not message.get("more_body", False)
+
+    def line(self) -> str:
+        """One JSON object, ASCII, whatever the client sent."""
+        fields: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status or _LEFT,
+            "whole": self.whole,
+            "bytes": self.sent_bytes,
+            "ms": round(1e3 * (time.monotonic() - self._began), 3),
+        }
+        return json.dumps(fields | ({"client_request_id": self.outer_id} if self.outer_id else {}))
+
+
+class Door:
+    """An ASGI application in front of another one. `keys` empty: nobody is asked for one."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], gate: Gate) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        visit = Visit(scope)
+        scope.setdefault("state", {})["request_id"] = visit.request_id
+
+        async def noted(message: Message) -> None:
+            visit.note(message)
+            await send(message)
+
+        try:
+            self._check_key(scope)
+            with self._place(scope):
+                await self._app(scope, receive, noted)
+        except Exception as error:
+            await self._failed(visit, error, scope, receive, noted)
+        finally:
+            access_log.info("%s", visit.line())
+
+    async def _failed(self, visit: Visit, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        if not isinstance(error, DoorError):
+            _log.error("request %s failed", visit.request_id, exc_info=error)
+        if visit.status == 0:
+            await error_response(error, visit.request_id)(scope, receive, send)
+
+    def _place(self, scope: Scope) -> AbstractContextManager[None]:
+        return self._gate.place() if scope["method"] == "POST" else nullcontext()
+
+    def _check_key(self, scope: Scope) -> None:
+        """Compare with every key, in a time that does not tell how much of one is right."""
+        if not self._keys or (scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD")):
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-moondream-auth", "")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if not given and scheme.lower() == "bearer":
+            given = token.strip()
+        known = [hmac.compare_digest(given.encode("utf-8", "replace"), key) for key in self._keys]
+        if not any(known):
+            raise Unauthorized(
+                "this server asks for a key: send X-Moondream-Auth: KEY or Authorization: Bearer KEY"
+                if not given
+                else "this key is not one of the server's; look for a typing error, or ask for a new key"
+            )

@@ -1,0 +1,110 @@
+"""The model behind the server: loading, ready, or gone.
+
+In: a function that loads. Out: an `AsyncVLM` while there is one, an error with its status otherwise. The load runs in a
+thread of its own, so that the server answers /health meanwhile; its end is noticed on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gapless.api.aio import AsyncVLM
+from gapless.api.load import Progress
+from gapless.api.vlm import VLM
+from gapless.errors import EngineDead, GaplessError
+from gapless.serve.errors import NotServing
+
+Loading = Callable[[Progress], VLM]
+
+
+class Watcher(Progress, Protocol):
+    """Whoever starts a server: told how loading goes, and what there is to say."""
+
+    def say(self, line: str) -> None:
+        """Something to be read by a person."""
+        ...
+
+    def ready(self, line: str) -> None:
+        """Loading is over; `line` says where to ask."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How far the start is: `done` of `total` parts of what it is `doing`."""
+
+    doing: str
+    done: int
+    total: int
+
+
+class Engine:
+    """One model. All methods belong to the event loop's thread, except `show`."""
+
+    def __init__(self, load: Loading, watcher: Watcher) -> None:
+        self.stage: Stage | None = None
+        self.failure: BaseException | None = None
+        """Why loading failed."""
+        self._load = load
+        self._watcher = watcher
+        self._vlm: AsyncVLM | None = None
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        """Progress of the load (any thread)."""
+        self.stage = Stage(doing, done, total)
+        self._watcher.show(doing, done, total)
+
+    def start(self) -> None:
+        """Begin to load. A daemon thread: whoever stops the server does not wait for it."""
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            try:
+                vlm = self._load(self)
+            except BaseException as error:
+                loop.call_soon_threadsafe(self._fail, error)
+            else:
+                loop.call_soon_threadsafe(self.adopt, vlm)
+
+        threading.Thread(target=work, name="gapless-load", daemon=True).start()
+
+    def adopt(self, vlm: VLM) -> None:
+        """From now on this model answers."""
+        self._vlm = AsyncVLM(vlm)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+
+    @property
+    def ready(self) -> bool:
+        """A model was loaded; it may have died since."""
+        return self._vlm is not None
+
+    def vlm(self) -> AsyncVLM:
+        """The model. Raises `NotServing` before there is one, `EngineDead` or `EngineClosed` when it is gone."""
+        if self._vlm is None:
+            raise NotServing("the model is still loading; /health says how far it is")
+        self._vlm.check()
+        return self._vlm
+
+    def death(self) -> GaplessError | None:
+        """Why there will be no more answers, None if there may be."""
+        if self._vlm is None:
+            return None
+        try:
+            self._vlm.check()
+        except GaplessError as error:
+            return error
+        return None
+
+    async def close(self) -> None:
+        """End what still runs with `EngineClosed`, and the engine."""
+        if self._vlm is not None:
+            try:
+                await self._vlm.close(drain=False)
+            except EngineDead:
+                return  # known already: the process ends because of it

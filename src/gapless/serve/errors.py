@@ -1,0 +1,145 @@
+"""What goes wrong at the door, and how any error looks to a client.
+
+In: exceptions. Out: `{"error": {"message", "type", "param"?}, "request_id"}` with the error's HTTP status. Invariants:
+a message either says what was wrong with the request or nothing about the inside; the log has the rest, under the
+request's id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout, shown
+
+RETRY_SECONDS = 1
+"""What `Retry-After` advises: a row is free again within about a second."""
+
+
+class DoorError(GaplessError):
+    """Said by the server itself, before the model is asked; `headers` go with it."""
+
+    headers: ClassVar[Mapping[str, str]] = {}
+
+
+class Unauthorized(DoorError):
+    """No key, or none that is known."""
+
+    status: ClassVar[int] = 401
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
+
+
+class NotFound(DoorError):
+    """There is no such route, or no such model."""
+
+    status: ClassVar[int] = 404
+
+
+class MethodNotAllowed(DoorError):
+    """The route exists, but not for this method."""
+
+    status: ClassVar[int] = 405
+
+
+class TooSlow(DoorError):
+    """The body did not arrive in time."""
+
+    status: ClassVar[int] = 408
+
+
+class BodyTooLarge(DoorError):
+    """The body is over the limit."""
+
+    status: ClassVar[int] = 413
+
+
+class NotJson(DoorError):
+    """The body is declared to be something else than JSON."""
+
+    status: ClassVar[int] = 415
+
+
+class TooManyRequests(DoorError):
+    """All places, running and waiting, are taken."""
+
+    status: ClassVar[int] = 429
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": str(RETRY_SECONDS)}
+
+
+class NotServing(DoorError):
+    """The model is still loading, or the server is on its way out."""
+
+    status: ClassVar[int] = 503
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+
+
+_TELLING = (DoorError, InvalidRequest, RequestTimeout, RequestCancelled)
+"""Errors whose messages are about the request; any other may speak of the inside."""
+
+
+def type_of(error: BaseException) -> str:
+    """The error's class in the spelling of JSON: InvalidImage is invalid_image."""
+    name = type(error).__name__ if isinstance(error, GaplessError) else "InternalError"
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status; 500 for what was not raised on purpose."""
+    return error.status if isinstance(error, GaplessError) else 500
+
+
+def told(error: BaseException, request_id: str) -> dict[str, Any]:
+    """The body that a client gets."""
+    said: dict[str, Any] = {"message": _message(error, request_id), "type": type_of(error)}
+    if isinstance(error, GaplessError) and error.param is not None:
+        said["param"] = error.param
+    return {"error": said, "request_id": request_id}
+
+
+def _message(error: BaseException, request_id: str) -> str:
+    if isinstance(error, _TELLING):
+        return str(error)
+    if isinstance(error, EngineClosed):
+        return "the server stopped before this request ended; ask again, or ask another server"
+    return f"the server failed at this request; its log has the reason under {request_id}"
+
+
+class Json(Response):
+    """UTF-8 JSON; what UTF-8 cannot spell (half a surrogate pair) is written as JSON's own escape."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Bytes of the body."""
+        return encoded(content)
+
+
+def encoded(content: Any) -> bytes:
+    """JSON without blanks, in one line."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+def error_response(error: BaseException, request_id: str) -> Json:
+    """The answer to a request that failed before its answer began."""
+    headers = dict(error.headers) if isinstance(error, DoorError) else {}
+    return Json(told(error, request_id), status_of(error), headers)
+
+
+def field_error(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong with a body, with the name of its field."""
+    found = error.errors(include_url=False)[0]
+    names = [part if isinstance(part, str) else f"[{part}]" for part in found["loc"]]
+    name = ascii(".".join(names).replace(".[", "["))[1:-1][:80]
+    if found["type"] == "missing":
+        return InvalidRequest(f"{name} is missing; it must be given", param=name)
+    if found["type"] == "extra_forbidden":
+        return InvalidRequest(f"{name} is not a field that this route knows; leave it out", param=name)
+    if not names:
+        return InvalidRequest(f"the body must be one JSON object, not {shown(found['input'])}")
+    return InvalidRequest(f"{name}: {found['msg'].lower()}; got {shown(found['input'])}", param=name)

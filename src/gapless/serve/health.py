@@ -1,0 +1,77 @@
+"""Whether the server works: /health for whoever routes requests, /health/generate for whoever doubts it.
+
+/health asks the engine nothing and needs no key: 200 while requests are taken, 503 while the model loads, when the
+engine is dead and when the server is stopping. /health/generate computes one token, apart from the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gapless.serve.engine import Engine
+from gapless.serve.errors import Json, NotFound
+from gapless.serve.limits import Gate, RequestLimits, unless_gone
+
+HEALTH = "/health"
+QUESTION = "What is this?"
+
+
+class HealthRoutes:
+    """The routes, and what they look at."""
+
+    def __init__(self, engine: Engine, gate: Gate, limits: RequestLimits) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._limits = limits
+        self._started = int(time.time())
+        self._probe = asyncio.Lock()
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter()
+        router.add_api_route(HEALTH, self.health, methods=["GET"], response_model=None)
+        router.add_api_route(HEALTH, self.health, methods=["HEAD"], response_model=None, include_in_schema=False)
+        router.add_api_route("/health/generate", self.generate, methods=["GET"], response_model=None)
+        router.add_api_route("/v1/models", self.models, methods=["GET"], response_model=None)
+        return router
+
+    async def health(self) -> Response:
+        """Whether a request would be taken now."""
+        stage = self._engine.stage
+        if not self._engine.ready:
+            progress = {"doing": stage.doing, "done": stage.done, "total": stage.total} if stage is not None else {}
+            return Json({"status": "loading"} | progress, 503, {"Retry-After": "5"})
+        if self._engine.death() is not None:
+            return Json({"status": "dead"}, 503)
+        if self._gate.closed:
+            return Json({"status": "stopping"}, 503, {"Retry-After": "5"})
+        return Json({"status": "ready", "requests": self._gate.held, "places": self._gate.places})
+
+    async def generate(self, request: Request) -> Response:
+        """One token from the model. One probe at a time; the others wait for it."""
+        vlm = self._engine.vlm()
+        settings = {"max_tokens": 1, "temperature": 0, "timeout": self._limits.request_timeout}
+        started = time.monotonic()
+        async with self._probe:
+            answer = await unless_gone(request, vlm.query(question=QUESTION, settings=settings))
+        tokens = answer["metrics"]["output_tokens"]
+        return Json({"status": "ready", "tokens": tokens, "ms": round(1e3 * (time.monotonic() - started), 3)})
+
+    async def models(self) -> Response:
+        """The model that is served, in the shape of OpenAI's list."""
+        name = self._engine.vlm().desk.context.name
+        model = {"id": name, "object": "model", "created": self._started, "owned_by": "gapless"}
+        return Json({"object": "list", "data": [model]})
+
+
+def check_model(named: str | None, name: str) -> None:
+    """A request may name the model it means. Raises `NotFound` for another one."""
+    if named is not None and named != name:
+        raise NotFound(
+            f"this server has the model {name}, not {named[:80]!a}; leave model out, or name it", param="model"
+        )

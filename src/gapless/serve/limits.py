@@ -1,0 +1,133 @@
+"""How much the server takes: places, bytes, seconds.
+
+In: requests. Out: their bodies, checked, or an error with its status. Invariants: no more than `Gate.places` requests
+are held at once, from before their bodies are read until after their last byte is sent; no body grows past its limit,
+whatever it declares about its length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from gapless.errors import InvalidRequest, RequestCancelled, shown
+from gapless.serve.errors import BodyTooLarge, NotJson, NotServing, TooManyRequests, TooSlow, field_error
+
+Body = TypeVar("Body", bound=BaseModel)
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Per request: the body's size in bytes, seconds for it to arrive, for the answer, and for a client to read one
+    event of a stream."""
+
+    max_body_bytes: int
+    body_timeout: float
+    request_timeout: float
+    send_timeout: float
+
+
+class Gate:
+    """Counts requests in, and none more than `places`. Belongs to the event loop's thread."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.held = 0
+        self.closed = False
+
+    def close(self) -> None:
+        """Let nobody in any more; those inside go on."""
+        self.closed = True
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place. Raises `NotServing` once closed, `TooManyRequests` when all are taken."""
+        if self.closed:
+            raise NotServing("the server is stopping and takes no new requests; ask again in a few seconds")
+        if self.held >= self.places:
+            raise TooManyRequests(f"all {self.places} places are taken by requests that run or wait; ask again later")
+        self.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+
+
+async def read(request: Request, kind: type[Body], limits: RequestLimits) -> Body:
+    """The body as a `kind`. Raises `InvalidRequest` naming the field, `BodyTooLarge`, `TooSlow`, `NotJson`."""
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared != "application/json":
+        raise NotJson(f"send JSON, with Content-Type: application/json; this is {shown(declared or 'not declared')}")
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            data = await _bounded(request, limits.max_body_bytes)
+    except TimeoutError as error:
+        raise TooSlow(f"the body did not arrive within {limits.body_timeout:g} seconds; send it faster") from error
+    parsed = await asyncio.to_thread(parse, data)
+    try:
+        return kind.model_validate(parsed)
+    except ValidationError as error:
+        raise field_error(error) from error
+
+
+async def _bounded(request: Request, most: int) -> bytes:
+    """Read while counting, since a length may be missing or wrong."""
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > most):
+        raise _too_large(most)
+    data = bytearray()
+    try:
+        async for part in request.stream():
+            data += part
+            if len(data) > most:
+                raise _too_large(most)
+    except ClientDisconnect as error:
+        raise RequestCancelled("the client left before its request was complete") from error
+    return bytes(data)
+
+
+def _too_large(most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over the limit of {most} bytes; send a smaller picture, or raise max_body_bytes")
+
+
+def parse(data: bytes) -> Any:
+    """JSON as its standard has it: no NaN, no infinity. Raises `InvalidRequest`."""
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+        raise InvalidRequest(f"the body is not JSON: {reason}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Wait for the work, and give it up when the client leaves. What is left of the body is skipped."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(gone(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestCancelled("the client left before its answer was ready")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def gone(receive: Receive) -> None:
+    """Wait until the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,157 @@
+"""A server as a process: its port, its signals, its end.
+
+In: settings, and who is told about it. Out: an exit code: 0 after a signal, 1 when the model could not be loaded or the
+engine died. The port is taken before the model is loaded. On the first SIGTERM or SIGINT new requests are told 503, and
+those inside go on, up to `drain_timeout` seconds; then, or at the second signal, the rest is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import time
+from types import FrameType
+
+import uvicorn
+
+import gapless
+from gapless.api.load import Progress
+from gapless.api.vlm import VLM
+from gapless.errors import GaplessError, InvalidRequest
+from gapless.serve.app import make_app
+from gapless.serve.engine import Engine, Watcher
+from gapless.serve.limits import Gate
+from gapless.serve.settings import ServerSettings
+
+STOPPED, FAILED = 0, 1
+LAST_WORDS = 1
+"""Seconds for the answers of requests that are ended to reach their clients."""
+
+_log = logging.getLogger("gapless.serve")
+
+
+def load_model(settings: ServerSettings, progress: Progress) -> VLM:
+    """The model that the settings name."""
+    return gapless.load(
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        depth=settings.depth,
+        max_rows=settings.max_rows,
+        page_size=settings.page_size,
+        pages=settings.pages,
+        constraints=settings.constraints,
+        threads=settings.threads,
+        image_limits=settings.image_limits(),
+        graphs=settings.graphs,
+        progress=progress,
+    )
+
+
+def run(settings: ServerSettings, watcher: Watcher) -> int:
+    """Serve until a signal comes or the engine dies. Raises `InvalidRequest` for settings that cannot be had."""
+    keys = settings.keys()
+    listening = _listen(settings.host, settings.port)
+    url = f"http://{_spelled(settings.host)}:{listening.getsockname()[1]}"
+    _log_to_stderr()
+    engine = Engine(lambda progress: load_model(settings, progress), watcher)
+    gate = Gate(settings.max_requests)
+    config = uvicorn.Config(
+        make_app(engine, gate, settings.request_limits(), keys),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=LAST_WORDS,
+    )
+    watcher.say(f"loading {settings.model}; {url}/health says how far it is")
+    greeting = f"ready at {url}/v1; try: {example(url, locked=bool(keys))}"
+    with listening:
+        server = Server(config, engine, gate, settings.drain_timeout, watcher, greeting)
+        server.run(sockets=[listening])
+    return server.code
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with an end of its own."""
+
+    def __init__(
+        self, config: uvicorn.Config, engine: Engine, gate: Gate, drain: float, watcher: Watcher, greeting: str
+    ) -> None:
+        super().__init__(config)
+        self.code = STOPPED
+        self._engine = engine
+        self._gate = gate
+        self._drain = drain
+        self._watcher = watcher
+        self._greeting = greeting
+        self._greeted = False
+        self._stop_by: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal: the first begins to drain, the second ends that."""
+        self._gate.close()
+        self._stop_by = time.monotonic() + (self._drain if self._stop_by is None else 0.0)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether the server is to end."""
+        if not self._greeted and self._engine.ready:
+            self._greeted = True
+            self._watcher.ready(self._greeting)
+        error = self._engine.failure or self._engine.death()
+        if error is not None:
+            self.code = FAILED
+            what = "the model could not be loaded" if self._engine.failure else "the engine died"
+            self._watcher.say(f"{what}: {error}")
+            if not isinstance(error, GaplessError):
+                _log.error(what, exc_info=error)
+            return True
+        if self._stop_by is not None and (not self._gate.held or time.monotonic() >= self._stop_by):
+            await self._engine.close()  # what still runs is told so, before its connection is closed
+            return True
+        return await super().on_tick(counter)
+
+
+def example(url: str, locked: bool) -> str:
+    """A line that shows that the server answers. `locked`: it asks for a key, which the reader puts in."""
+    body = json.dumps({"question": "Who are you?"})
+    key = " -H 'X-Moondream-Auth: KEY'" if locked else ""
+    return f"curl {url}/v1/query{key} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the port, or say why it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+    except (OSError, UnicodeError) as error:
+        listening.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidRequest(
+            f"cannot listen on {host} port {port}: {reason}; choose another --port or --host"
+        ) from error
+    return listening
+
+
+def _spelled(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _log_to_stderr() -> None:
+    """Lines of the log go to standard error as they are: the access log's are JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    for name, level in (("gapless", logging.WARNING), ("gapless.access", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        if name != "gapless.access":
+            logger.addHandler(handler)

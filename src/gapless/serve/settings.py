@@ -1,0 +1,148 @@
+"""Everything that can be set about a server, in one model: flags, `GAPLESS_*` variables, a YAML file, defaults.
+
+In: flags, the environment, and the file that one of them names. Out: `ServerSettings`, and from it the dataclasses of
+the rooms. A flag wins over a variable, a variable over the file. An unknown name is an error, but not in a variable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from gapless.config import Constraints, DType, ImageLimits
+from gapless.errors import InvalidRequest, shown
+from gapless.serve.limits import RequestLimits
+
+PREFIX = "GAPLESS_"
+CONFIG = "config"
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class ServerSettings(BaseSettings):
+    """One server. Fields that `gapless.load` has too mean the same; it checks them."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    model: str = "glint"
+    device: str = "auto"
+    dtype: DType = "auto"
+    depth: int = 2
+    graphs: bool = True
+    max_rows: int | None = None
+    page_size: int = 16
+    pages: int | None = None
+    constraints: Constraints = "device"
+    threads: int | None = None
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 2020
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    """Separated by commas. Better in the environment or a file than in a command line, which others can read."""
+    api_keys_file: Path | None = None
+    """One key a line; empty lines and those that begin with # are skipped."""
+
+    max_requests: Size = 128
+    """Held at once, running and waiting; one more is told 429."""
+    max_body_bytes: Size = 32 * 2**20
+    max_pixels: Size = 100_000_000
+    body_timeout: Seconds = 30.0
+    request_timeout: Seconds = 300.0
+    send_timeout: Seconds = 30.0
+    drain_timeout: Annotated[float, Field(ge=0, le=24 * 3600)] = 30.0
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, variables, file. The file comes in beside the flags, under a name that is no field."""
+        flags = dict(init_settings())
+        file = flags.pop(CONFIG, {})
+        return InitSettingsSource(settings_cls, flags), env_settings, InitSettingsSource(settings_cls, file)
+
+    def image_limits(self) -> ImageLimits:
+        """What a picture may be."""
+        return ImageLimits(max_pixels=self.max_pixels, max_bytes=self.max_body_bytes)
+
+    def request_limits(self) -> RequestLimits:
+        """What a request may be."""
+        return RequestLimits(self.max_body_bytes, self.body_timeout, self.request_timeout, self.send_timeout)
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys; none means that nobody is asked for one. Raises `InvalidRequest` for a file without any."""
+        keys = tuple(key.get_secret_value() for key in self.api_keys)
+        if self.api_keys_file is None:
+            return keys
+        lines = [line.strip() for line in _text(self.api_keys_file, "api_keys_file").splitlines()]
+        found = tuple(line for line in lines if line and not line.startswith("#"))
+        if not found:
+            raise InvalidRequest(f"{self.api_keys_file} holds no key; write one a line", param="api_keys_file")
+        return keys + found
+
+
+def read_settings(flags: Mapping[str, Any], config: Path | None = None) -> ServerSettings:
+    """Put the sources together. `config`: the YAML file; None: the one that GAPLESS_CONFIG names, if it does.
+
+    Raises `InvalidRequest` naming the setting and its value.
+    """
+    named = os.environ.get(PREFIX + CONFIG.upper())
+    path = config or (Path(named) if named else None)
+    try:
+        given: dict[str, Any] = dict(flags) | ({CONFIG: _mapping(path)} if path is not None else {})
+        return ServerSettings(**given)
+    except ValidationError as error:
+        raise _wrong(error) from error
+    except SettingsError as error:
+        raise InvalidRequest(f"a {PREFIX} variable cannot be read: {error}") from error
+
+
+def _wrong(error: ValidationError) -> InvalidRequest:
+    found = error.errors(include_url=False)[0]
+    name = str(found["loc"][0]) if found["loc"] else "settings"
+    if found["type"] == "extra_forbidden":
+        known = ", ".join(ServerSettings.model_fields)
+        return InvalidRequest(f"there is no setting {shown(name)}; there are {known}", param=name)
+    value = "a value that is not shown" if name == "api_keys" else shown(found["input"])
+    spelled = f"{name} (--{name.replace('_', '-')}, {PREFIX}{name.upper()})"
+    return InvalidRequest(f"{spelled}: {found['msg'].lower()}; got {value}", param=name)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(_text(path, CONFIG))
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{path} is not YAML: {error}", param=CONFIG) from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise InvalidRequest(f"{path} must hold settings, one a line, like port: 2020", param=CONFIG)
+    return found
+
+
+def _text(path: Path, param: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidRequest(f"cannot read {path}: {reason}; see to {param}", param=param) from error

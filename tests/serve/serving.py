@@ -1,0 +1,64 @@
+"""A server as a process of its own, for tests that need a socket or a signal."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+PATIENCE = 60.0
+HEADERS = {"Content-Type": "application/json"}
+
+
+class Served:
+    """A running server; its standard error goes to a file."""
+
+    def __init__(self, folder: Path | str, log: Path, *words: str) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "gapless", "serve", str(folder), "--port", "0", *words]
+        with log.open("wb") as err:
+            self.process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=err)
+        self.port = int(self.said("http://127.0.0.1:").partition("/")[0])
+
+    def said(self, words: str) -> str:
+        """What follows these words in the log, as soon as they are there."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            _, found, rest = self.log.read_text().partition(words)
+            if found and "\n" in rest:
+                return rest
+            time.sleep(0.02)
+        raise AssertionError(f"{words!r} was not said: {self.log.read_text()}")
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), HEADERS)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def begin(self, body: object) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.request("POST", "/v1/query", json.dumps(body), HEADERS)
+        return connection
+
+    def until_held(self, requests: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while (held := json.loads(self.ask("GET", "/health")[1])["requests"]) != requests:
+            assert time.monotonic() < end, f"{held} requests are held, not {requests}"
+            time.sleep(0.02)
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self.process.stdout.close()

@@ -1,0 +1,94 @@
+"""`gapless serve` as a process: it loads, answers over a socket, and ends as it should. Each server is used by many."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from tests.serve.conftest import events, png, url
+from tests.serve.serving import ENVIRONMENT, PATIENCE, Served
+
+from gapless.cli.main import main
+
+LONG = {"question": "Go on?", "settings": {"max_tokens": 6000, "temperature": 0}}
+
+
+def test_from_start_to_end(endless_folder, tmp_path):
+    server = Served(endless_folder, tmp_path / "log", "--drain-timeout", "30", "--max-rows", "4")
+    try:
+        server.said("curl http://")
+        assert server.ask("GET", "/health")[0] == 200
+        body = {"image_url": url(png(1)), "question": "What?", "settings": {"max_tokens": 5, "temperature": 0}}
+        status, whole = server.ask("POST", "/v1/query", body)
+        assert status == 200 and json.loads(whole)["metrics"]["output_tokens"] == 5
+        status, streamed = server.ask("POST", "/v1/query", body | {"stream": True})
+        found = events(streamed.decode())
+        assert status == 200 and "".join(e.get("chunk", "") for e in found) == json.loads(whole)["answer"]
+
+        # S-CON-04: resets in a burst, whole and streamed: nothing is left
+        for stream in (False, True):
+            burst = [server.begin(LONG | {"stream": stream}) for _ in range(12)]
+            for connection in burst:
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                connection.close()
+        server.until_held(0)
+
+        # S-SHU-01: what runs may end, what comes is told to go elsewhere, and the process ends well
+        running = server.begin(LONG | {"stream": True, "settings": {"max_tokens": 400, "temperature": 0}})
+        server.until_held(1)
+        server.process.send_signal(signal.SIGTERM)
+        refused = None
+        while refused is None or refused[0] == 200:
+            refused = server.ask("GET", "/health")
+        assert refused[0] == 503 and server.ask("POST", "/v1/query", body)[0] == 503
+        drained = events(running.getresponse().read().decode())
+        assert drained[-1]["completed"] and drained[-1]["metrics"]["output_tokens"] == 400
+        assert server.process.wait(PATIENCE) == 0
+        assert server.process.stdout.read() == b""
+        lines = [line for line in server.log.read_text().splitlines() if not line.startswith("gapless: ")]
+        assert len(lines) > 25 and all(json.loads(line)["request_id"] for line in lines)
+    finally:
+        server.process.kill()
+        server.process.stdout.close()
+
+
+@pytest.mark.slow
+def test_s_shu_02_what_outlasts_the_drain_is_ended_and_told(endless_folder, tmp_path):
+    server = Served(endless_folder, tmp_path / "log", "--drain-timeout", "0.3")
+    try:
+        server.said("curl http://")
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as silent:
+            silent.sendall(b"POST /v1/query HTTP/1.1\r\nHost: a\r\n")  # never finishes its headers
+            running = server.begin(LONG)
+            server.until_held(1)
+            assert server.end() == 0
+            response = running.getresponse()
+            assert response.status == 503 and b"stopped before" in response.read()
+    finally:
+        server.process.kill()
+
+
+def test_s_sta_02_a_port_that_is_taken_is_told_before_anything_is_loaded(endless_folder, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["serve", str(endless_folder), "--port", str(taken.getsockname()[1])]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "choose another --port" in err
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_exist_ends_the_process(tmp_path):
+    command = [sys.executable, "-m", "gapless", "serve", str(tmp_path / "none"), "--port", "0"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1 and b"could not be loaded" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"]])
+def test_help_needs_no_server_packages(words):
+    code = "import sys; sys.modules.update(dict.fromkeys(['fastapi', 'uvicorn', 'pydantic_settings', 'yaml']))\n"
+    code += f"from gapless.cli.main import main; sys.exit(main(['serve', *{words!r}]))"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0 and b"GAPLESS_NAME" in done.stdout

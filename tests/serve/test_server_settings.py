@@ -1,0 +1,137 @@
+"""Where settings come from, which source wins, and what a wrong one is told."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapless.cli.main import main
+from gapless.config import ImageLimits
+from gapless.errors import InvalidRequest
+from gapless.serve.limits import RequestLimits
+from gapless.serve.process import load_model
+from gapless.serve.settings import ServerSettings, read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GAPLESS_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "server.yaml"
+    path.write_text("port: 1\nhost: 0.0.0.0\nmodel: mine\nmax_rows: 8\n")
+    return path
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(file, monkeypatch):
+    monkeypatch.setenv("GAPLESS_PORT", "2")
+    monkeypatch.setenv("GAPLESS_HOST", "::1")
+    monkeypatch.setenv("GAPLESS_CACHE", "/not/a/setting/of/the/server")
+    found = read_settings({"port": 3}, file)
+    assert (found.port, found.host, found.model, found.max_rows, found.depth) == (3, "::1", "mine", 8, 2)
+
+
+def test_a_variable_may_name_the_file(file, monkeypatch):
+    monkeypatch.setenv("GAPLESS_CONFIG", str(file))
+    assert read_settings({}).model == "mine"
+
+
+def test_settings_yield_the_dataclasses_of_the_rooms():
+    found = read_settings({"max_pixels": 5, "max_body_bytes": 6, "body_timeout": 7, "request_timeout": 8})
+    assert found.image_limits() == ImageLimits(max_pixels=5, max_bytes=6)
+    assert found.request_limits() == RequestLimits(6, 7.0, 8.0, 30.0)
+
+
+def test_all_settings_of_the_model_reach_it(micro_folder):
+    class Seen:
+        def show(self, doing, done, total):
+            raise AssertionError("a CPU captures nothing")
+
+    given = {"model": str(micro_folder), "device": "cpu", "max_rows": 3, "pages": 40, "depth": 1, "page_size": 8}
+    with load_model(read_settings(given), Seen()) as vlm:
+        limits = vlm.desk.runner._engine
+        assert vlm.desk.rows == 3 and limits.pages.page_size == 8
+        assert vlm.desk._limits == ImageLimits(max_bytes=32 * 2**20)
+
+
+def test_keys_come_from_the_environment_and_a_file(tmp_path, monkeypatch):
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\n\none\n two \n")
+    monkeypatch.setenv("GAPLESS_API_KEYS", "three, four,")
+    found = read_settings({"api_keys_file": keys})
+    assert found.keys() == ("three", "four", "one", "two")
+    assert "three" not in repr(found)
+    keys.write_text("# none\n")
+    with pytest.raises(InvalidRequest, match="holds no key"):
+        read_settings({"api_keys_file": keys}).keys()
+    with pytest.raises(InvalidRequest, match="api_keys_file"):
+        read_settings({"api_keys_file": tmp_path / "missing"}).keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"port": 70000}, ["port", "--port", "GAPLESS_PORT", "65535", "70000"]),
+        ({"max_requests": 0}, ["max_requests", "--max-requests", "0"]),
+        ({"request_timeout": "soon"}, ["request_timeout", "'soon'"]),
+        ({"constraints": "x"}, ["constraints", "'device'"]),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_names_and_value(given, words):
+    with pytest.raises(InvalidRequest) as told:
+        read_settings(given)
+    assert all(word in str(told.value) for word in words), told.value
+
+
+def test_a_wrong_key_is_not_shown(tmp_path):
+    file = tmp_path / "server.yaml"
+    file.write_text("api_keys: {secret: 1}\n")
+    with pytest.raises(InvalidRequest, match="api_keys") as told:
+        read_settings({}, file)
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("prot: 1", "no setting 'prot'"), ("- a", "must hold settings"), ("a: [", "not YAML"), ("1: 2", "must hold")],
+)
+def test_a_wrong_file_is_told(tmp_path, text, words):
+    file = tmp_path / "server.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidRequest, match=words):
+        read_settings({}, file)
+    with pytest.raises(InvalidRequest, match="cannot read"):
+        read_settings({}, tmp_path / "missing.yaml")
+
+
+def test_a_wrong_flag_ends_the_command_in_one_line(capsys):
+    assert main(["serve", "--port", "70000"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "GAPLESS_PORT" in err
+
+
+def test_the_extra_is_named_where_it_is_missing():
+    code = "import sys, importlib.util as u; real = u.find_spec\n"
+    code += "u.find_spec = lambda name, *more: None if name == 'fastapi' else real(name, *more)\n"
+    code += "from gapless.cli.main import main; sys.exit(main(['serve']))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1 and done.stderr.count(b"\n") == 1
+    assert b"pip install 'gapless[serve]'" in done.stderr and b"fastapi" in done.stderr
+
+
+def test_the_page_has_every_setting_with_its_default():
+    page = (ROOT / "docs" / "server.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, flags=re.M))
+    assert set(told) == set(ServerSettings.model_fields)
+    for name, field in ServerSettings.model_fields.items():
+        shown = told[name].strip().strip("`")
+        assert shown == ("-" if field.default in (None, ()) else str(field.default)), name
