@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+
 import pytest
+from PIL import ImageColor
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.scene import Entry, ask, limits_of, sim_stage
 from tests.fakes.sim_device import Timing
 
 from gapless.errors import InvalidRequest
-from gapless.observe.figure import PANEL, WIDTH, draw
+from gapless.observe.figure import FORWARD, PANEL, PARTS, SAMPLING, WIDTH, draw
 from gapless.observe.recording import Span, record
 from gapless.observe.window import compare, works_of
 from gapless.records import StepKind
@@ -36,6 +40,16 @@ def test_windows_have_the_period_and_the_idle_time_of_the_timing():
         assert [w.step.kind for w in inside] == [StepKind.DECODE] * 3 and inside[0].step.id == window.first
 
 
+def test_a_window_is_a_typical_one():
+    """The device stands still for 50 ms before one step: the stretches around that one are not shown."""
+    blocking = spans_of(1)
+    late = works_of(blocking)[12].step.id
+    moved = [
+        replace(s, start=s.start + 0.05, end=s.end + 0.05) if s.step and s.step.id >= late else s for s in blocking
+    ]
+    assert compare(moved, spans_of(2), (1, 2))[0].period == pytest.approx(5.875 * MS)
+
+
 def test_steps_of_more_rows_are_preferred_unless_rows_are_named():
     entries = [Entry(ask(i, ids=(9 + i,), max_tokens=12 * i)) for i in (1, 2, 3)]
     both = []
@@ -59,6 +73,29 @@ def red(image, top: int, bottom: int) -> int:
     """How many pixels of these lines are of the hatch or of its labels."""
     part = image.convert("RGB").crop((0, top, WIDTH, bottom))
     return sum(n for n, (r, g, b) in part.getcolors(WIDTH * bottom) if r > 180 and g < 200 and b < 200 and r > g + 40)
+
+
+def widths(image, y: int, colour: str) -> list[int]:
+    """How long the stretches of a colour in a line are."""
+    wanted = ImageColor.getrgb(colour)
+    line = [image.getpixel((x, y)) for x in range(WIDTH)]
+    near = [all(abs(a - b) < 8 for a, b in zip(pixel, wanted, strict=True)) for pixel in line]
+    return [len(list(run)) for same, run in groupby(near) if same]
+
+
+def test_both_runs_are_drawn_on_the_scale_of_the_first():
+    windows = compare(spans_of(1), spans_of(2), (1, 2))
+    image = draw(windows, "decode steps").convert("RGB")
+    top = image.height - 92 - 2 * PANEL
+    device = 46 + 50 + 34
+    scale = (WIDTH - 36 - 170) / (windows[0].lead + 1.02 * 3 * 5.875 * MS)
+    for panel in (0, 1):
+        y = top + panel * PANEL + device + 5
+        assert widths(image, y, FORWARD[0])[0] == pytest.approx(4.0 * MS * scale, abs=3)
+        assert max(widths(image, y, SAMPLING)) == pytest.approx(0.5 * MS * scale, abs=3)
+        between = y - 5 - 17
+        assert len(widths(image, between, PARTS["launch"])) >= 2, "a line from each launch to its forward"
+        assert len(widths(image, between, PARTS["commit"])) >= 2, "and from each sampling to its commit"
 
 
 def test_idle_time_is_hatched_where_there_is_some():
