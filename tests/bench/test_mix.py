@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,6 +15,8 @@ from gapless.bench.machine import describe_machine
 from gapless.bench.mix import MIX, PICTURES, picture_path
 from gapless.bench.run import Report, run_mix
 from gapless.cli.main import main
+from gapless.observe.accounting import Accounting
+from gapless.observe.counters import Counters
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,40 @@ def test_numbers_belong_together(report: Report) -> None:
         assert run.tokens_per_s == pytest.approx(run.tokens / run.wall_s)
         assert 0 <= run.idle_share < 1 and run.step_ms > 0
     assert len({run.tokens for run in report.runs}) == 1
+
+
+class CountingVLM:
+    """Answers with nothing; its engine has run 10 steps of 3 ms with 1 ms of idle time each, and more before."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __enter__(self) -> CountingVLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def encode_image(self, path: Path) -> Path:
+        return path
+
+    def _answer(self, *_: object, **__: object) -> dict[str, Any]:
+        self.asked += 1
+        return {"metrics": {"ttft_ms": 1.0}}
+
+    query = caption = point = detect = segment = _answer
+
+    def accounting(self) -> Accounting:
+        times = 1 if self.asked < 24 else 2
+        steps, busy = {"prefill": 4 * times, "decode": 6 * times}, {"prefill": 18.0 * times, "decode": 12.0 * times}
+        return Accounting(Counters(tokens=50 * times), steps, busy, 10.0 * times, {}, (0.0, 30.0 * times))
+
+
+def test_a_run_is_what_the_accounting_says_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.load", lambda *_, **__: CountingVLM())
+    (run,) = run_mix("any", (2,)).runs
+    assert (run.steps, run.tokens, run.step_ms, run.idle_share) == (10, 50, 4.0, 0.25)
+    assert run.answers == ({},) * 24
 
 
 def test_unequal_answers_are_told(
