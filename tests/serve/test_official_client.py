@@ -3,7 +3,10 @@
 It is installed without its dependencies (see CONTRIBUTING.md); where it is not, these tests are skipped.
 """
 
+import json
+import time
 import urllib.error
+import urllib.request
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -83,6 +86,18 @@ def test_segment(client, vlm, picture):
     assert found[0] == {"bbox": said["bbox"]}
     assert found[-1] == said | {"completed": True}
     assert all(set(piece) == {"chunk"} for piece in found[1:-1])
+
+
+def test_s_shu_04_a_stream_that_is_dropped_is_cancelled(client, endpoint):
+    streams = [client.caption(PICTURE, stream=True)["caption"] for _ in range(2)]
+    streams.append(client.segment(PICTURE, "star", stream=True))
+    for stream in streams:
+        next(stream)
+        stream.close()
+    health, end = endpoint.removesuffix("/v1") + "/health", time.monotonic() + 30
+    while (held := json.loads(urllib.request.urlopen(health).read())["requests"]) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert held == 0
 
 
 def test_an_error_is_an_error(client):

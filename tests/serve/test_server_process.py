@@ -36,15 +36,19 @@ def test_from_start_to_end(endless_folder, tmp_path):
         server.until_held(0)
 
         # S-SHU-01: what runs may end, what comes is told to go elsewhere, and the process ends well
-        running = server.begin(LONG | {"stream": True, "settings": {"max_tokens": 400, "temperature": 0}})
+        holding = server.begin(LONG)
         server.until_held(1)
+        running = server.begin(LONG | {"stream": True, "settings": {"max_tokens": 400, "temperature": 0}})
+        response = running.getresponse()  # its first piece is there
         server.process.send_signal(signal.SIGTERM)
         refused = None
         while refused is None or refused[0] == 200:
             refused = server.ask("GET", "/health")
         assert refused[0] == 503 and server.ask("POST", "/v1/query", body)[0] == 503
-        drained = events(running.getresponse().read().decode())
+        drained = events(response.read().decode())
         assert drained[-1]["completed"] and drained[-1]["metrics"]["output_tokens"] == 400
+        assert server.process.poll() is None
+        holding.close()
         assert server.process.wait(PATIENCE) == 0
         assert server.process.stdout.read() == b""
         lines = [line for line in server.log.read_text().splitlines() if not line.startswith("gapless: ")]
