@@ -122,8 +122,18 @@ def test_a_stream_that_fails_in_its_middle_says_so_once_and_is_broken_off(endles
     idle(endless)
 
 
-async def called(site, body, leave=None):
-    """The messages that the application sends. `leave`: an event after which the client is gone."""
+def test_a_client_that_does_not_read_its_stream_is_let_go(endless):
+    site = Site(endless, RequestLimits(10**6, 5.0, 60.0, 0.1))
+    body = {"question": "Go on?", "stream": True, "settings": {"max_tokens": 5000}}
+    messages = asyncio.run(called(site, body, reads=4))
+    assert len(messages) == 4 and messages[-1]["more_body"]
+    assert site.gate.held == 0
+    idle(endless)
+
+
+async def called(site, body, leave=None, reads=None):
+    """The messages that the application sends. `leave`: an event after which the client is gone; `reads`: how many
+    messages the client takes before it stops reading."""
     received = iter([{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}])
     messages = []
     leave = leave or asyncio.Event()
@@ -135,6 +145,8 @@ async def called(site, body, leave=None):
         return {"type": "http.disconnect"}
 
     async def send(message):
+        if len(messages) == reads:
+            await asyncio.Event().wait()
         messages.append(message)
 
     path = "/v1/query"
