@@ -127,6 +127,8 @@ class Flights(Generic[E]):
         """All that a flight waited for has come; its landing buffer is free once its lines were read."""
         del self._flights[flight.step.id]
         flight.read = True
+        if flight.landing.holder is flight:  # a step that is over keeps no picture alive
+            flight.landing.holder = None
 
     def _waiting(self, step: Step, rows: Mapping[RowRef, object]) -> Flight[E]:
         """The flight of a step whose `rows` wait for their masks and whose logits are still there."""
