@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gapless.device.cuda
-from gapless.api import load
+from gapless.api import opening
 from gapless.config import EngineConfig
 from gapless.device.graphs import Stage
 from gapless.errors import NotEnoughMemory
@@ -42,5 +42,5 @@ def test_a_start_that_is_cut_short_closes_the_device(monkeypatch, progress, erro
     opened.clear()
     monkeypatch.setattr(gapless.device.cuda, "CudaDevice", Device)
     with pytest.raises(error):
-        load._open_gpu(Loaded(), None, EngineConfig(), True, progress)
+        opening._open_gpu(Loaded(), None, EngineConfig(), True, progress)
     assert [device.closed for device in opened] == [True]

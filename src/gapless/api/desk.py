@@ -10,15 +10,16 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from gapless.api.runner import Runner
+from gapless.api.channel import Channel
 from gapless.config import ImageLimits
 from gapless.errors import InvalidRequest
 from gapless.images.crops import CropSpec
 from gapless.images.decode import PictureSource
 from gapless.images.picture import prepare
 from gapless.observe.accounting import Accounting
-from gapless.records import Picture
+from gapless.records import Picture, Prompt, Sampling
 from gapless.skills.base import Ask, SkillContext, user_text
 from gapless.skills.caption import caption
 from gapless.skills.detect import detect
@@ -49,11 +50,45 @@ class EncodedImage:
 Image = PictureSource | EncodedImage
 
 
+class EngineHandle(Protocol):
+    """What runs requests: `Runner` in a thread, `RemoteRunner` in a process of its own. For any thread."""
+
+    def check(self) -> None:
+        """Raises `EngineDead` or `EngineClosed` if no request would be taken any more. Waits for nothing."""
+        ...
+
+    def accounting(self) -> Accounting:
+        """What the engine and its device did since the start."""
+        ...
+
+    def now(self) -> float:
+        """Seconds on the loop's clock, for deadlines."""
+        ...
+
+    def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
+        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
+        ...
+
+    def close(self, drain: bool = True) -> None:
+        """Take no more requests, let running ones end (`drain`) or end them. Raises `EngineDead` if that fails."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody can ask for anything any more: cancel and end, without waiting for it."""
+        ...
+
+
 class Desk:
     """One model behind one engine. `rows`: how many requests the engine runs at once; `window`: how many pictures of a
     list are prepared and asked about ahead of the one whose answer is awaited."""
 
-    def __init__(self, context: SkillContext, crops: CropSpec, limits: ImageLimits, runner: Runner, rows: int) -> None:
+    def __init__(
+        self, context: SkillContext, crops: CropSpec, limits: ImageLimits, runner: EngineHandle, rows: int
+    ) -> None:
         self.context = context
         self.runner = runner
         self.rows = rows

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from gapless.api.desk import Desk
+from gapless.api.opening import ROWS, Opening, Progress, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.vlm import VLM
-from gapless.config import Constraints, CudaDeviceConfig, DType, EngineConfig, HostDeviceConfig, ImageLimits
-from gapless.constrain.table import Table, build_table
+from gapless.config import Constraints, DType, EngineConfig, ImageLimits
+from gapless.constrain.table import Table
 from gapless.device.base import Device
-from gapless.errors import InvalidRequest, NotEnoughMemory, shown
+from gapless.errors import InvalidRequest, shown
 from gapless.images.crops import CropSpec
-from gapless.models.moondream.config import VisionConfig
+from gapless.models.moondream.config import MoondreamConfig, VisionConfig, read_config
 from gapless.models.moondream.templates import Templates
 from gapless.skills.base import SkillContext, check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
+from gapless.weights.folder import find_files, read_json
+from gapless.weights.hub import locate
 
 if TYPE_CHECKING:
     from gapless.device.sizing import GpuPlan
     from gapless.models.registry import Loaded
 
-ROWS = {"cpu": 16, "cuda": 64}
-"""Requests that run at once, unless the caller says otherwise."""
+__all__ = ["LARGEST", "ROWS", "Progress", "assemble", "crop_spec", "load"]
+
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
 """The most that `load` takes: beyond it lies no use, only memory that runs out."""
-
-
-class Progress(Protocol):
-    """Whoever wants to see a long start: told what comes next, and how much of how much is done."""
-
-    def show(self, doing: str, done: int, total: int) -> None:
-        """`done` of `total` parts are over; `doing` begins."""
-        ...
+SPARE_PICTURES = 4
+"""Room of an engine process for pictures of requests that wait, beside those of all rows."""
 
 
 def load(
@@ -52,6 +52,7 @@ def load(
     revision: str | None = None,
     graphs: bool = True,
     progress: Progress | None = None,
+    process: bool = False,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -61,7 +62,8 @@ def load(
     cache (None: enough for all rows, or what fits on the GPU). `graphs` False runs a GPU's steps without CUDA graphs,
     for debugging; `progress` is told how their capture goes. `constraints` "host" builds the sampling masks on the CPU
     after each commit instead of on the device: slower, same answers. `threads`: torch's on the CPU device (None: all
-    cores but one).
+    cores but one). `process` runs the engine in a process of its own (extra "process"): pictures, text and whatever
+    else the caller's process does then cost the engine's steps nothing. It ends with the caller's process.
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     if constraints not in get_args(Constraints):
@@ -73,19 +75,30 @@ def load(
         raise InvalidRequest(
             f"image_limits must be a gapless.config.ImageLimits, not {shown(image_limits)}", param="image_limits"
         )
-    from gapless.device.gpus import TorchDriver, choose_device  # torch: only whoever loads a model waits for it
-
-    where = choose_device(device, TorchDriver())
-    rows = ROWS[where.partition(":")[0]] if max_rows is None else max_rows
-    config = EngineConfig(depth=depth, max_rows=rows, page_size=page_size, pages=pages, constraints=constraints)
-    loaded = _load_weights(model, where, dtype, revision)
-    templates = Templates.of(loaded.config)
-    check_tokenizer(templates, Tokenizer.from_file(loaded.tokenizer_path, templates.ids.all()))
-    table = build_table(templates.rules())
+    if not isinstance(process, bool):
+        raise InvalidRequest(f"process must be True or False, not {shown(process)}", param="process")
+    opening = Opening(
+        model=str(model),
+        device=device,
+        dtype=dtype,
+        depth=depth,
+        max_rows=max_rows,
+        page_size=page_size,
+        pages=pages,
+        constraints=constraints,
+        threads=threads,
+        revision=revision,
+        graphs=graphs,
+    )
     limits = image_limits or ImageLimits()
-    if where == "cpu":
-        return assemble(loaded, _open_cpu(loaded, table, config, threads), table, config, limits)
-    opened, plan = _open_gpu(loaded, table, config, graphs, progress)
+    return _load_apart(opening, limits, progress) if process else _load_here(opening, limits, progress)
+
+
+def _load_here(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:
+    weights = load_weights(opening)
+    loaded, table, config = weights.loaded, weights.table, weights.config
+    _tokenizer(loaded.config, loaded.tokenizer_path)
+    opened, plan = open_device(weights, opening, progress)
     try:
         return assemble(loaded, opened, table, config, limits, plan)
     except BaseException:
@@ -93,42 +106,53 @@ def load(
         raise
 
 
-def _load_weights(model: str | Path, device: str, dtype: DType, revision: str | None) -> Loaded:
-    import torch
+def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:
+    """Everything but the engine is here. The files are looked at first: most errors need no process."""
+    missing = [name for name in ("zmq", "msgspec") if find_spec(name) is None]
+    if missing or sys.platform == "win32":
+        what = f"the packages of the extra 'process' ({', '.join(missing)} missing)" if missing else "a POSIX system"
+        raise InvalidRequest(
+            f"process=True needs {what}; pip install 'gapless[process]', or load without it", param="process"
+        )
+    from gapless.api.remote import RemoteRunner
+    from gapless.api.spawn import EngineProcess
 
-    from gapless.models.registry import load_model
-
+    for name, word in (("device", opening.device), ("dtype", opening.dtype), ("revision", opening.revision)):
+        if not isinstance(word, str) and (name, word) != ("revision", None):
+            raise InvalidRequest(f"{name} must be a string, not {shown(word)}", param=name)
+    located = locate(opening.model, opening.revision)
+    files = find_files(located.folder)
+    config = read_config(read_json(files.config))
+    tokenizer = _tokenizer(config, files.tokenizer)
+    crops = crop_spec(config.vision)
+    rows = opening.max_rows or max(ROWS.values())
+    process = EngineProcess((rows + SPARE_PICTURES) * crops.most_bytes)
     try:
-        return load_model(model, device, dtype, revision)
-    except torch.OutOfMemoryError as error:
-        free, total = torch.cuda.mem_get_info(torch.device(device))
-        raise NotEnoughMemory(
-            f"the weights of {model} do not fit on {device}: {free / 1e9:.2f} of {total / 1e9:.2f} GB were left when "
-            f"it failed ({error}); free memory on the GPU, or use another --device or --dtype",
-            param="device",
-        ) from error
-
-
-def _open_cpu(loaded: Loaded, table: Table, config: EngineConfig, threads: int | None) -> Device:
-    from gapless.device.host import HostDevice
-
-    return HostDevice(loaded.model, table, config, HostDeviceConfig(threads=threads))
-
-
-def _open_gpu(
-    loaded: Loaded, table: Table, config: EngineConfig, graphs: bool, progress: Progress | None
-) -> tuple[Device, GpuPlan]:
-    from gapless.device.cuda import CudaDevice
-
-    device = CudaDevice(loaded.model, table, config, CudaDeviceConfig(graphs=graphs))
-    try:
-        for stage in device.prepare():
-            if progress is not None:
-                progress.show(f"capturing {stage.name}", stage.done, stage.total)
-    except BaseException:  # an error's traceback would keep the GPU's memory from who tries again with less
-        device.close()
+        ready = process.open(replace(opening, model=str(located.folder), revision=None), progress)
+        plan = _plan(ready.plan)
+    except BaseException:
+        process.kill()
+        process.end()
         raise
-    return device, device.plan
+    context = SkillContext(Templates.of(config), tokenizer, ready.prefix, ready.max_context, located.name)
+    runner = RemoteRunner(process, ready, opening.constraints == "host")
+    return VLM(Desk(context, crops, limits, runner, ready.rows), plan)
+
+
+def _plan(fields: Mapping[str, Any] | None) -> GpuPlan | None:
+    if fields is None:
+        return None
+    from gapless.device.sizing import GpuPlan
+
+    return GpuPlan(**fields)
+
+
+def _tokenizer(config: MoondreamConfig, path: Path) -> Tokenizer:
+    """A checkpoint's tokenizer. Raises `InvalidCheckpoint` for another model's."""
+    templates = Templates.of(config)
+    tokenizer = Tokenizer.from_file(path, templates.ids.all())
+    check_tokenizer(templates, tokenizer)
+    return tokenizer
 
 
 def assemble(

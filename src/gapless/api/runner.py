@@ -40,7 +40,7 @@ EXIT_GRACE = 10.0
 SWITCH_INTERVAL = 1e-4
 """Seconds after which a busy Python thread hands the interpreter to the engine's; the default is 50 times that."""
 
-_NOTHING = Metrics(0, 0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Metrics(0, 0, 0.0, 0.0, 0.0, 0.0)
 _log = logging.getLogger("gapless")
 
 
@@ -79,7 +79,7 @@ class Runner:
     def check(self) -> None:
         """Raises `EngineDead` or `EngineClosed` if no request would be taken any more. Waits for nothing."""
         if self._cause is not None:
-            raise _dead(self._cause) from self._cause
+            raise engine_dead(self._cause) from self._cause
         if self._closing:
             raise EngineClosed("the engine was closed; load the model again to go on")
 
@@ -109,7 +109,7 @@ class Runner:
         self._mailbox.notify()
         self._thread.join()
         if lived and self._cause is not None:
-            raise _dead(self._cause) from self._cause
+            raise engine_dead(self._cause) from self._cause
 
     def abandon(self) -> None:
         """Nobody can ask for anything any more: cancel and end, without waiting for it."""
@@ -198,18 +198,14 @@ class Runner:
         if request_id in self._given_up:
             self._given_up.remove(request_id)
         elif isinstance(finish.error, RequestCancelled):
-            return replace(
-                finish,
-                error=EngineClosed(
-                    "the engine was closed while this request ran; load the model again to go on, or close with "
-                    "drain=True to let requests end first"
-                ),
-            )
+            return replace(finish, error=closed_while_running())
         return finish
 
     def _end(self, cause: BaseException | None) -> None:
         """Nobody is served any more: whoever still waits is told so, in the book, the mailbox or anywhere else."""
-        error = _dead(cause) if cause is not None else EngineClosed("the engine was closed before the request ended")
+        error = (
+            engine_dead(cause) if cause is not None else EngineClosed("the engine was closed before the request ended")
+        )
         error.__cause__ = cause
         with suppress(Exception):  # the ledgers may be in any state now
             self._engine.loop.book.end_all(error, self.now())
@@ -218,10 +214,19 @@ class Runner:
             self._cause, self._closing = cause, True
             left, self._open = self._open, {}
         for request_id, channel in left.items():
-            channel.put(Emission(request_id, finish=Finish(_NOTHING, error=error)))
+            channel.put(Emission(request_id, finish=Finish(NOTHING, error=error)))
 
 
-def _dead(cause: BaseException) -> GaplessError:
+def closed_while_running() -> EngineClosed:
+    """What a request hears whose engine was closed without waiting for it."""
+    return EngineClosed(
+        "the engine was closed while this request ran; load the model again to go on, or close with drain=True to let "
+        "requests end first"
+    )
+
+
+def engine_dead(cause: BaseException) -> GaplessError:
+    """What calls of a stopped engine are told; to be raised from the cause."""
     return EngineDead(f"the engine stopped ({type(cause).__name__}: {cause}); load the model again")
 
 

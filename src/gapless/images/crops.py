@@ -45,6 +45,11 @@ class CropSpec:
         """Pixels by which neighbouring tiles are apart."""
         return self.crop_size - self.margin
 
+    @property
+    def most_bytes(self) -> int:
+        """Size of the crops of the largest picture: the view of the whole and all tiles."""
+        return (1 + self.max_crops) * self.crop_size**2 * 3
+
 
 def tiling(width: int, height: int, spec: CropSpec) -> tuple[int, int]:
     """(rows, columns) of tiles for a picture of `width` x `height` pixels.

@@ -1,0 +1,260 @@
+"""The engine's own process: the loop in its main thread over a device, one socket, one picture arena. Nothing else.
+
+In: messages of `wire`, read between ticks. Out: a report a tick, and one last message: `Bye` when it was closed, `Died`
+when the loop raised, which a message that cannot be read makes it do too. It ends with the process that started it,
+whose end it sees in a thread that only ever waits for that; interrupts of a terminal are that process's business.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict
+
+from gapless.api import wire
+from gapless.api.arena import ArenaView
+from gapless.api.opening import Opening, load_weights, open_device
+from gapless.config import EngineConfig
+from gapless.constrain.masks import TableMasks
+from gapless.constrain.table import Table
+from gapless.device.base import Device
+from gapless.engine.build import Engine
+from gapless.engine.mailbox import Mail
+from gapless.observe.accounting import Accounting
+from gapless.observe.meter import Part
+from gapless.records import Prompt, Request
+
+SWITCH_INTERVAL = 1e-4
+"""Seconds after which a worker of the CPU device hands the interpreter to the loop."""
+SOON = 0.02
+"""Seconds between looks at pictures that something still refers to while the engine is idle."""
+
+_log = logging.getLogger("gapless")
+
+
+class SocketMailbox:
+    """The loop's mailbox (`engine.mailbox.Mailbox`) at the end of a socket. `closing`, `hasty`: see `wire.Close`."""
+
+    def __init__(self, line: wire.Line, arena: ArenaView) -> None:
+        self.closing = False
+        self.hasty = False
+        self.asked = 0
+        """How many `Totals` are owed."""
+        self.open: set[int] = set()
+        """Requests that came and have not been told of their end."""
+        self._line = line
+        self._arena = arena
+        self._requests: deque[Request] = deque()
+        self._cancels: list[int] = []
+        self._withdrawn: list[Request] = []
+
+    @property
+    def empty(self) -> bool:
+        """See `Mailbox`."""
+        return not (self._requests or self._cancels or self._withdrawn)
+
+    def take(self, limit: int) -> Mail:
+        """See `Mailbox`. Raises `ValueError` for a frame that is no message."""
+        self._read()
+        count = min(limit, len(self._requests))
+        requests = tuple(self._requests.popleft() for _ in range(count))
+        mail = Mail(requests, tuple(self._cancels), tuple(self._withdrawn))
+        self._cancels.clear()
+        self._withdrawn.clear()
+        return mail
+
+    def sleep(self, seconds: float | None) -> None:
+        """See `Mailbox`."""
+        if self.empty:
+            self._line.wait(seconds)
+        self._read()
+
+    def cancel(self, request_id: int) -> None:
+        """See `wire.Cancel`; ids that are unknown or over are harmless."""
+        for request in self._requests:
+            if request.id == request_id:
+                self._requests.remove(request)
+                self._withdrawn.append(request)
+                return
+        self._cancels.append(request_id)
+
+    def _read(self) -> None:
+        while (frame := self._line.receive()) is not None:
+            match wire.decode_downward(frame):
+                case wire.Submit() as submit:
+                    self._requests.append(self._request(submit))
+                    self.open.add(submit.id)
+                case wire.Cancel(id=request_id):
+                    self.cancel(request_id)
+                case wire.Tell():
+                    self.asked += 1
+                case wire.Close(drain=drain):
+                    self.closing, self.hasty = True, self.hasty or not drain
+                case wire.Open():
+                    raise ValueError("a model is loaded already")
+
+    def _request(self, submit: wire.Submit) -> Request:
+        picture = None if submit.region is None else self._arena.picture(submit.region)
+        prompt = Prompt(submit.ids, submit.values, picture)
+        return Request(
+            submit.id,
+            prompt,
+            submit.program,
+            submit.sampling,
+            submit.host_masked,
+            submit.deadline,
+            submit.submitted,
+        )
+
+
+class EngineLoop:
+    """Ticks until it is closed or fails. Owns the device from here on."""
+
+    def __init__(self, line: wire.Line, arena: ArenaView, device: Device, table: Table, config: EngineConfig) -> None:
+        self._line = line
+        self._arena = arena
+        self._mailbox = SocketMailbox(line, arena)
+        self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
+
+    def totals(self) -> Accounting:
+        """What the engine and its device did since the start."""
+        return Accounting.of(self._engine.meter)
+
+    def run(self) -> None:
+        """Serve. Raises what the loop raises, after what can still be told was told."""
+        meter = self._engine.meter
+        while True:
+            self._cancel_all()
+            busy = self._engine.loop.tick()
+            meter.enter(Part.DELIVER)
+            self.deliver()
+            if busy:
+                continue
+            self._engine.audit()
+            if self._mailbox.closing and self._mailbox.empty:
+                return
+            self._rest()
+
+    def _cancel_all(self) -> None:
+        if self._mailbox.hasty:
+            for request_id in self._mailbox.open:
+                self._mailbox.cancel(request_id)
+
+    def deliver(self) -> None:
+        """Send what there is to say."""
+        emissions = self._engine.loop.book.take_emissions()
+        self._mailbox.open.difference_update(e.request_id for e in emissions if e.finish is not None)
+        freed = self._arena.take_freed()
+        if emissions or freed:
+            self._line.send(wire.Report(tuple(map(wire.News.of, emissions)), freed))
+        for _ in range(self._mailbox.asked):
+            self._line.send(wire.Totals(self.totals()))
+        self._mailbox.asked = 0
+
+    def _rest(self) -> None:
+        """Sleep until there is news, or for a moment if something still refers to a picture whose room callers may wait
+        for: a cycle of references, a worker of the device that is not quite done."""
+        if self._arena.lent:
+            gc.collect()
+        patience = SOON if self._arena.lent else None
+        self.deliver()  # after that look: nothing is freed unsaid before a long sleep
+        self._engine.meter.enter(Part.MAIL)
+        self._mailbox.sleep(patience)
+
+
+class _Reporter:
+    """`Progress` over the line."""
+
+    def __init__(self, line: wire.Line) -> None:
+        self._line = line
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        self._line.send(wire.Progressed(doing, done, total))
+
+
+def serve(line: wire.Line, loop: EngineLoop, device: Device) -> bool:
+    """Run a loop to its end and say how it ended. Returns whether it was closed rather than stopped by an error."""
+    try:
+        loop.run()
+        last: wire.Bye | wire.Died = wire.Bye(loop.totals())
+    except BaseException as error:
+        _log.exception("the engine stopped")
+        last = wire.Died(wire.ErrorNote.of(error))
+        with suppress(Exception):  # the ledgers may be in any state now
+            loop.deliver()
+    try:
+        device.close()
+    except Exception:
+        _log.exception("the device did not close cleanly")
+    line.send(last)
+    return isinstance(last, wire.Bye)
+
+
+def begin(arguments: list[str]) -> tuple[wire.Line, ArenaView]:
+    """Take up what the parent handed over: its end, the arena, the address. See `spawn.EngineProcess`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # supervisors send it to all: the parent still needs its engine
+    address, life, memory, capacity = arguments[0], *map(int, arguments[1:4])
+    os.set_inheritable(life, False)
+    watched = socket.socket(fileno=life)
+    threading.Thread(target=_end_with_parent, args=(watched,), name="gapless-parent", daemon=True).start()
+    arena = ArenaView(memory, capacity)
+    os.close(memory)
+    line = wire.Line(address, serves=False)
+    line.send(wire.Hello())
+    return line, arena
+
+
+def _end_with_parent(life: socket.socket) -> None:
+    with suppress(OSError):
+        life.recv(1)
+    os._exit(1)
+
+
+def _opening(line: wire.Line) -> Opening:
+    line.wait(None)
+    message = wire.decode_downward(line.receive() or b"")
+    if not isinstance(message, wire.Open):
+        raise ValueError(f"the first message is to be Open, not {type(message).__name__}")
+    return message.opening
+
+
+def _load(line: wire.Line, arena: ArenaView) -> tuple[EngineLoop, Device]:
+    opening = _opening(line)
+    reporter = _Reporter(line)
+    reporter.show("loading the weights", 0, 1)
+    weights = load_weights(opening)
+    device, plan = open_device(weights, opening, reporter)
+    loop = EngineLoop(line, arena, device, weights.table, weights.config)
+    ready(line, loop, weights.config.max_rows, weights.loaded.model.prefix, weights.loaded.model.max_context, plan)
+    return loop, device
+
+
+def ready(line: wire.Line, loop: EngineLoop, rows: int, prefix: int, max_context: int, plan: object = None) -> None:
+    """All that lives now stays; say that requests may come. `plan`: a `GpuPlan`."""
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    fields = None if plan is None else asdict(plan)  # type: ignore[call-overload]
+    line.send(wire.Ready(rows, prefix, max_context, loop.totals(), fields))
+
+
+def main() -> None:
+    """The whole life of the process; exits with 0 when it was closed, else with 1."""
+    line, arena = begin(sys.argv[1:])
+    closed = False
+    try:
+        loop, device = _load(line, arena)
+    except BaseException as error:
+        line.send(wire.Refused(wire.ErrorNote.of(error)))
+    else:
+        closed = serve(line, loop, device)
+    line.close()
+    sys.exit(0 if closed else 1)

@@ -1,0 +1,120 @@
+"""From what `load` was asked for to weights on an open device; in the caller's process or in an engine's own.
+
+In: an `Opening`. Out: a model, a device, and what the engine needs beside them. Nothing here knows pictures or text, so
+an engine process imports neither PIL nor a tokenizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from gapless.config import Constraints, CudaDeviceConfig, DType, EngineConfig, HostDeviceConfig
+from gapless.constrain.table import Table, build_table
+from gapless.device.base import Device
+from gapless.errors import NotEnoughMemory
+from gapless.models.moondream.templates import Templates
+
+if TYPE_CHECKING:
+    from gapless.device.sizing import GpuPlan
+    from gapless.models.registry import Loaded
+
+ROWS = {"cpu": 16, "cuda": 64}
+"""Requests that run at once, unless the caller says otherwise."""
+
+
+class Progress(Protocol):
+    """Whoever wants to see a long start: told what comes next, and how much of how much is done."""
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        """`done` of `total` parts are over; `doing` begins."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The arguments of `load` that concern the engine, under the same names."""
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    depth: int = 2
+    max_rows: int | None = None
+    page_size: int = 16
+    pages: int | None = None
+    constraints: Constraints = "device"
+    threads: int | None = None
+    revision: str | None = None
+    graphs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model on the device `where`, not yet put to work there."""
+
+    loaded: Loaded
+    where: str
+    table: Table
+    config: EngineConfig
+
+
+def load_weights(opening: Opening) -> Weights:
+    """Choose the device and bring the weights there. Raises as `load` does."""
+    from gapless.device.gpus import TorchDriver, choose_device  # torch: only whoever loads a model waits for it
+
+    where = choose_device(opening.device, TorchDriver())
+    config = EngineConfig(
+        depth=opening.depth,
+        max_rows=ROWS[where.partition(":")[0]] if opening.max_rows is None else opening.max_rows,
+        page_size=opening.page_size,
+        pages=opening.pages,
+        constraints=opening.constraints,
+    )
+    loaded = _load_model(opening, where)
+    return Weights(loaded, where, build_table(Templates.of(loaded.config).rules()), config)
+
+
+def open_device(weights: Weights, opening: Opening, progress: Progress | None) -> tuple[Device, GpuPlan | None]:
+    """Make the device for a model, ready for its first step. Raises `NotEnoughMemory`."""
+    loaded, table, config = weights.loaded, weights.table, weights.config
+    if weights.where == "cpu":
+        return _open_cpu(loaded, table, config, opening.threads), None
+    return _open_gpu(loaded, table, config, opening.graphs, progress)
+
+
+def _load_model(opening: Opening, device: str) -> Loaded:
+    import torch
+
+    from gapless.models.registry import load_model
+
+    try:
+        return load_model(opening.model, device, cast(DType, opening.dtype), opening.revision)  # which checks it
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(torch.device(device))
+        raise NotEnoughMemory(
+            f"the weights of {opening.model} do not fit on {device}: {free / 1e9:.2f} of {total / 1e9:.2f} GB were "
+            f"left when it failed ({error}); free memory on the GPU, or use another --device or --dtype",
+            param="device",
+        ) from error
+
+
+def _open_cpu(loaded: Loaded, table: Table, config: EngineConfig, threads: int | None) -> Device:
+    from gapless.device.host import HostDevice
+
+    return HostDevice(loaded.model, table, config, HostDeviceConfig(threads=threads))
+
+
+def _open_gpu(
+    loaded: Loaded, table: Table, config: EngineConfig, graphs: bool, progress: Progress | None
+) -> tuple[Device, GpuPlan]:
+    from gapless.device.cuda import CudaDevice
+
+    device = CudaDevice(loaded.model, table, config, CudaDeviceConfig(graphs=graphs))
+    try:
+        for stage in device.prepare():
+            if progress is not None:
+                progress.show(f"capturing {stage.name}", stage.done, stage.total)
+    except BaseException:  # an error's traceback would keep the GPU's memory from who tries again with less
+        device.close()
+        raise
+    return device, device.plan

@@ -1,0 +1,353 @@
+"""An engine in a process of its own, behind the same methods as `Runner`.
+
+In: requests with a channel each, cancellations. Out: every request's emissions into its channel, in order, and exactly
+one finish, whatever happens to either process. One thread owns the socket and the arena. Everybody else leaves orders
+for it and wakes it, so that a destructor, which may run anywhere, takes no lock and waits for nothing.
+
+A picture that finds no room in the arena waits on this side, and with it all requests behind it, until a picture before
+it is not needed any more. Its deadline and its cancelling are then this side's to see to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import math
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+
+import zmq
+
+from gapless.api import wire
+from gapless.api.channel import Channel
+from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead
+from gapless.api.spawn import EngineProcess
+from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout
+from gapless.locks import Lock
+from gapless.observe.accounting import Accounting
+from gapless.records import Emission, Finish, Prompt, Request, Sampling
+
+TOTALS_WAIT = 5.0
+"""Seconds that the engine gets to answer for its totals; after that the last ones known are given."""
+
+_log = logging.getLogger("gapless")
+
+
+class RemoteRunner:
+    """Owns an engine process that is ready; ends it at the end. All public methods may be called from any thread.
+
+    `host_masked`: see `Request`. `now` is the machine's clock, which all its processes share.
+    """
+
+    def __init__(self, process: EngineProcess, ready: wire.Ready, host_masked: bool = False) -> None:
+        self._process = process
+        self._host_masked = host_masked
+        self._ids = itertools.count(1)
+        self._lock = Lock()
+        self._open: dict[int, Channel] = {}
+        self._totals = ready.totals
+        self._asked: deque[SimpleQueue[Accounting]] = deque()
+        self._orders: SimpleQueue[Request | int | wire.Tell] = SimpleQueue()
+        """Requests, ids to cancel, and a wish for totals."""
+        self._pending: deque[Request] = deque()
+        self._given_up: set[int] = set()
+        self._closing = self._hasty = self._over = False
+        self._said_close: bool | None = None
+        """The `drain` of the last `Close` that was sent."""
+        self._cause: BaseException | None = None
+        self._wake_there, self._wake_here = socket.socketpair()
+        self._wake_here.setblocking(False)
+        self._wake_there.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="gapless-remote", daemon=True)
+        _living.add(self)
+        atexit.register(self._leave)
+        self._thread.start()
+
+    # -- callers' side -----------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The engine's process."""
+        return self._process.pid
+
+    @property
+    def pictures_held(self) -> int:
+        """Pictures in the arena that the engine may still need."""
+        return self._process.arena.held
+
+    def accounting(self) -> Accounting:
+        """What the engine and its device did since the start; of an engine that has ended, as far as it told."""
+        answer: SimpleQueue[Accounting] = SimpleQueue()
+        with self._lock:
+            if self._over:
+                return self._totals
+            self._asked.append(answer)
+            self._orders.put(wire.Tell())
+        self._wake()
+        try:
+            return answer.get(timeout=TOTALS_WAIT)
+        except Empty:
+            return self._totals
+
+    def now(self) -> float:
+        """Seconds on the loop's clock, for deadlines."""
+        return time.perf_counter()
+
+    def check(self) -> None:
+        """Raises `EngineDead` or `EngineClosed` if no request would be taken any more. Waits for nothing."""
+        if self._cause is not None:
+            raise engine_dead(self._cause) from self._cause
+        if self._closing:
+            raise EngineClosed("the engine was closed; load the model again to go on")
+
+    def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
+        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
+        picture = prompt.picture
+        if picture is not None and picture.crops.nbytes > self._process.arena.capacity:
+            raise InvalidRequest(
+                f"the picture's crops have {picture.crops.nbytes} bytes; the engine process takes "
+                f"{self._process.arena.capacity}",
+                param="image",
+            )
+        with self._lock:
+            self.check()
+            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now())
+            self._open[request.id] = channel
+            self._orders.put(request)
+        self._wake()
+        return request.id
+
+    def cancel(self, request_id: int) -> None:
+        """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
+        self._orders.put(request_id)
+        self._wake()
+
+    def close(self, drain: bool = True) -> None:
+        """See `Runner.close`; the process has ended when this returns."""
+        lived = self._cause is None
+        with self._lock:
+            self._closing = True
+        self._hasty = self._hasty or not drain
+        self._wake()
+        self._thread.join()
+        if lived and self._cause is not None:
+            raise engine_dead(self._cause) from self._cause
+
+    def abandon(self) -> None:
+        """Nobody can ask for anything any more: cancel and end, without waiting for it."""
+        self._closing = self._hasty = True
+        self._wake()
+
+    def orphan(self) -> None:
+        """This process is a fork, and the thread that speaks to the engine is not in it: tell everyone."""
+        atexit.unregister(self._leave)
+        self._process.life.close()  # or the engine would live as long as this process
+        self._end(RuntimeError("this process was forked from the one that loaded the model"))
+
+    def _leave(self) -> None:
+        """The interpreter exits: let calls of daemon threads end, cancel streams that nobody reads."""
+        with self._lock:
+            unread = [request_id for request_id, channel in self._open.items() if channel.unread]
+            self._closing = True
+        for request_id in unread:
+            self.cancel(request_id)
+        self._wake()
+        self._thread.join(EXIT_GRACE)
+        self.abandon()
+        self._thread.join(EXIT_GRACE)
+        if self._thread.is_alive():
+            self._process.kill()
+            self._thread.join(EXIT_GRACE)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it is awake; closed: it is over
+            self._wake_here.send(b"!")
+
+    # -- the thread that speaks to the engine ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        cause: BaseException | None
+        try:
+            cause = self._exchange()
+        except BaseException as error:
+            _log.exception("the engine process cannot be understood")
+            self._process.kill()
+            cause = error
+        self._end(cause)
+        self._process.end()
+        self._wake_here.close()
+        self._wake_there.close()
+        atexit.unregister(self._leave)
+
+    def _exchange(self) -> BaseException | None:
+        """Speak and listen until the engine has ended. Returns why, None if it was closed."""
+        poller = zmq.Poller()
+        for source in (self._process.line.socket, self._process.life, self._wake_there):
+            poller.register(source, zmq.POLLIN)
+        while not self._process.gone:
+            while (frame := self._process.line.receive()) is not None:
+                self._hear(wire.decode_upward(frame))
+                if self._over:
+                    return self._cause
+            try:
+                self._take_orders()
+                self._send_pending()
+                self._send_close()
+            except zmq.Again:  # nobody is there any more
+                break
+            poller.poll(self._patience())
+            with suppress(BlockingIOError):
+                self._wake_there.recv(4096)
+        for frame in self._process.last_words():
+            self._hear(wire.decode_upward(frame))
+            if self._over:
+                return self._cause
+        return self._process.how_it_ended()
+
+    def _hear(self, message: wire.Upward) -> None:
+        match message:
+            case wire.Report(news=news, freed=freed):
+                for offset in freed:
+                    self._process.arena.free(offset)
+                for one in news:
+                    self._deliver(one.emission())
+            case wire.Totals(totals=totals):
+                self._totals = totals
+                self._asked.popleft().put(totals)
+            case wire.Bye(totals=totals):
+                self._totals = totals
+                self._end(None)
+            case wire.Died(error=note):
+                self._end(note.error(RuntimeError))
+            case _:
+                raise ValueError(f"a running engine does not say {type(message).__name__}")
+
+    def _deliver(self, emission: Emission) -> None:
+        channel = self._open[emission.request_id]
+        if emission.finish is None:
+            channel.put(emission)
+            return
+        channel.put(replace(emission, finish=self._explained(emission.request_id, emission.finish)))
+        with self._lock:  # only now: a fork in between would leave its waiter without any finish
+            del self._open[emission.request_id]
+
+    def _explained(self, request_id: int, finish: Finish) -> Finish:
+        """Who cancelled a request is known here alone: its caller, or whoever closed the engine."""
+        if request_id in self._given_up:
+            self._given_up.remove(request_id)
+        elif isinstance(finish.error, RequestCancelled):
+            return replace(finish, error=closed_while_running())
+        return finish
+
+    def _take_orders(self) -> None:
+        with suppress(Empty):
+            while True:
+                match self._orders.get_nowait():
+                    case Request() as request:
+                        self._pending.append(request)
+                    case int() as request_id:
+                        self._cancel(request_id)
+                    case wire.Tell() as tell:
+                        self._process.line.send(tell)
+
+    def _cancel(self, request_id: int) -> None:
+        if request_id not in self._open:
+            return
+        self._given_up.add(request_id)
+        for request in self._pending:
+            if request.id == request_id:
+                self._withdraw(request, RequestCancelled(f"request {request_id} was cancelled by its caller"))
+                return
+        self._process.line.send(wire.Cancel(request_id))
+
+    def _withdraw(self, request: Request, error: GaplessError) -> None:
+        """End a request that the engine has not seen."""
+        self._pending.remove(request)
+        self._deliver(Emission(request.id, finish=Finish(NOTHING, error=error)))
+
+    def _send_pending(self) -> None:
+        """Send requests in order, as far as there is room for their pictures; end those whose time is over."""
+        while self._pending and self._send(self._pending[0]):
+            self._pending.popleft()
+        for request in list(self._pending):
+            if request.deadline is not None and request.deadline <= self.now():
+                waited = self.now() - (request.submitted or 0.0)
+                self._withdraw(
+                    request,
+                    RequestTimeout(
+                        f"the request's timeout ran out after {waited:.3f} s and 0 tokens; allow more time or lower "
+                        "max_tokens"
+                    ),
+                )
+
+    def _send(self, request: Request) -> bool:
+        prompt, region = request.prompt, None
+        if prompt.picture is not None:
+            region = self._process.arena.place(prompt.picture)
+            if region is None:
+                return False
+        self._process.line.send(
+            wire.Submit(
+                request.id,
+                prompt.ids,
+                prompt.values,
+                request.program,
+                request.sampling,
+                request.host_masked,
+                request.deadline,
+                request.submitted or 0.0,
+                region,
+            )
+        )
+        return True
+
+    def _send_close(self) -> None:
+        if self._hasty:
+            for request in list(self._pending):
+                self._withdraw(request, closed_while_running())
+        drain = not self._hasty
+        if self._closing and not self._pending and self._orders.empty() and self._said_close in (None, not drain):
+            self._process.line.send(wire.Close(drain))
+            self._said_close = drain
+
+    def _patience(self) -> int | None:
+        """Milliseconds to the next deadline of a request that the engine has not seen."""
+        deadlines = [request.deadline for request in self._pending if request.deadline is not None]
+        return max(1, math.ceil(1e3 * (min(deadlines) - self.now()))) if deadlines else None
+
+    def _end(self, cause: BaseException | None) -> None:
+        """Nobody is served any more: whoever still waits is told so. Harmless when it was so already."""
+        error = (
+            engine_dead(cause) if cause is not None else EngineClosed("the engine was closed before the request ended")
+        )
+        error.__cause__ = cause
+        with self._lock:
+            if self._over:
+                return
+            self._cause, self._closing, self._over = cause, True, True
+            left, self._open = self._open, {}
+            asked, self._asked = self._asked, deque()
+        self._pending.clear()
+        for answer in asked:
+            answer.put(self._totals)
+        for request_id, channel in left.items():
+            channel.put(Emission(request_id, finish=Finish(NOTHING, error=error)))
+
+
+_living: weakref.WeakSet[RemoteRunner] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for runner in list(_living):
+        runner.orphan()
+
+
+os.register_at_fork(after_in_child=_after_fork)

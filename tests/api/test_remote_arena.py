@@ -1,0 +1,81 @@
+"""The picture arena: what is put in comes out, nothing is overwritten while it is looked at, everything comes back."""
+
+import random
+
+import numpy as np
+import pytest
+from tests.fakes.scene import picture
+
+from gapless.api.arena import ALIGN, Arena, ArenaView, Region
+
+
+@pytest.fixture
+def arena():
+    arena = Arena(4 * ALIGN)
+    yield arena
+    arena.close()
+
+
+@pytest.fixture
+def view(arena):
+    return ArenaView(arena.fd, arena.capacity)
+
+
+def same(one, other):
+    plain = (one.digest, one.tiling, one.width, one.height)
+    return plain == (other.digest, other.tiling, other.width, other.height) and np.array_equal(one.crops, other.crops)
+
+
+def test_pictures_of_all_sizes_pass_through_a_small_arena(arena, view):
+    rng = random.Random(5)
+    lent, waited = [], 0
+    for seed in range(200):
+        sent = picture(seed, rng.choice([4, 20, 36, 50]))  # 50: 15000 bytes, nearly all of it
+        while (region := arena.place(sent)) is None:
+            waited += 1
+            lent.pop(rng.randrange(len(lent)))
+            for offset in view.take_freed():
+                arena.free(offset)
+        lent.append((sent, view.picture(region)))
+        assert all(same(*pair) for pair in lent)
+        assert view.lent == len(lent) == arena.held
+    assert waited > 50
+    lent.clear()
+    for offset in view.take_freed():
+        arena.free(offset)
+    assert (arena.held, view.lent) == (0, 0)
+
+
+def test_a_picture_that_is_there_is_shared_until_the_last_holder_is_gone(arena, view):
+    sent = picture(1)
+    first, second = (view.picture(arena.place(sent)) for _ in range(2))
+    assert arena.held == 1 and view.lent == 2
+    part = first.crops[1:, 2:]  # what a device may still be copying from
+    del first
+    assert view.take_freed() == ()
+    del part
+    arena.free(*view.take_freed())
+    assert arena.held == 1 and same(second, sent)
+    del second
+    arena.free(*view.take_freed())
+    assert arena.held == 0
+
+
+def test_crops_are_read_only_there(arena, view):
+    shown = view.picture(arena.place(picture(1)))
+    with pytest.raises(ValueError, match="read-only"):
+        shown.crops[0] = 0
+
+
+def test_what_never_fits_is_an_error(arena):
+    with pytest.raises(ValueError, match="arena of 16384"):
+        arena.place(picture(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape"), [(-1, (1, 2, 2, 3)), (4 * ALIGN - 5, (1, 2, 2, 3)), (0, (9, 99, 99, 3)), (0, (0, 2, 2, 3))]
+)
+def test_a_region_outside_is_refused(view, offset, shape):
+    with pytest.raises(ValueError, match="does not lie in an arena"):
+        view.picture(Region(offset, shape, "d", (1, 1), 2, 2))
+    assert view.lent == 0
