@@ -1,10 +1,12 @@
 """`gapless serve` as a process: it loads, answers over a socket, and ends as it should. Each server is used by many."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.serve.conftest import events, png, url
@@ -15,8 +17,10 @@ from gapless.cli.main import main
 LONG = {"question": "Go on?", "settings": {"max_tokens": 6000, "temperature": 0}}
 
 
-def test_from_start_to_end(endless_folder, tmp_path):
-    server = Served(endless_folder, tmp_path / "log", "--drain-timeout", "30", "--max-rows", "4")
+@pytest.mark.parametrize("process", ["off", pytest.param("on", marks=pytest.mark.slow)])
+def test_from_start_to_end(endless_folder, tmp_path, process):
+    words = ["--drain-timeout", "30", "--max-rows", "4", "--process", process]
+    server = Served(endless_folder, tmp_path / "log", *words)
     try:
         server.said("curl http://")
         assert server.ask("GET", "/health")[0] == 200
@@ -56,6 +60,36 @@ def test_from_start_to_end(endless_folder, tmp_path):
     finally:
         server.process.kill()
         server.process.stdout.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for a process's children")
+def test_an_engine_process_answers_and_its_death_ends_the_server(endless_folder, tmp_path):
+    server = Served(endless_folder, tmp_path / "log", "--process", "on")
+    try:
+        server.said("curl http://")
+        body = {"image_url": url(png(1)), "question": "What?", "settings": {"max_tokens": 5, "temperature": 0}}
+        status, whole = server.ask("POST", "/v1/query", body)
+        assert status == 200 and json.loads(whole)["metrics"]["output_tokens"] == 5
+        running = server.begin(LONG)
+        server.until_held(1)
+        for child in children(server.process.pid):
+            os.kill(child, signal.SIGKILL)
+        response = running.getresponse()
+        assert response.status == 503 and json.loads(response.read())["error"]["type"] == "engine_dead"
+        assert server.process.wait(PATIENCE) == 1
+        assert "gapless: the engine died" in server.log.read_text()
+    finally:
+        server.process.kill()
+        server.process.stdout.close()
+
+
+def children(pid):
+    """The processes that this one has started and that still run."""
+    found = [
+        int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()
+    ]
+    assert found
+    return found
 
 
 @pytest.mark.slow

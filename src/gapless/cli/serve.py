@@ -68,6 +68,10 @@ Graphs = Annotated[
     Switch | None,
     typer.Option("--graphs", rich_help_panel=RUN, help="off: a GPU's steps without CUDA graphs, for debugging."),
 ]
+Process = Annotated[
+    Switch | None,
+    typer.Option("--process", rich_help_panel=RUN, help="on: the engine in a process of its own. Not given: off."),
+]
 MaxRows = Annotated[
     int | None,
     typer.Option(
@@ -96,6 +100,7 @@ def serve(
     graphs: Graphs = None,
     max_rows: MaxRows = None,
     pages: Pages = None,
+    process: Process = None,
 ) -> int:
     """Serve a model over HTTP with the routes of the Moondream service.
 
@@ -120,6 +125,7 @@ def serve(
         "graphs": None if graphs is None else graphs is Switch.ON,
         "max_rows": max_rows,
         "pages": pages,
+        "process": None if process is None else process is Switch.ON,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     settings = read_settings(given, config)

@@ -46,6 +46,7 @@ def load_model(settings: ServerSettings, progress: Progress) -> VLM:
         threads=settings.threads,
         image_limits=settings.image_limits(),
         graphs=settings.graphs,
+        process=settings.process,
         progress=progress,
     )
 

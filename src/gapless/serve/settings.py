@@ -47,6 +47,7 @@ class ServerSettings(BaseSettings):
     pages: int | None = None
     constraints: Constraints = "device"
     threads: int | None = None
+    process: bool = False
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020
