@@ -25,7 +25,7 @@ demo: install ## Ask, point, detect and outline on three bundled pictures, then 
 
 test: export OMP_NUM_THREADS := 1
 test: export CUDA_VISIBLE_DEVICES := -1
-test: install ## Run the tests (under 5 minutes on two cores)
+test: install ## Run the tests (about 5 minutes on two cores)
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-all: export OMP_NUM_THREADS := 1
