@@ -28,7 +28,7 @@ import zmq
 
 from gapless.api import wire
 from gapless.api.channel import Channel
-from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead
+from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout
 from gapless.locks import Lock
@@ -235,17 +235,9 @@ class RemoteRunner:
         if emission.finish is None:
             channel.put(emission)
             return
-        channel.put(replace(emission, finish=self._explained(emission.request_id, emission.finish)))
+        channel.put(replace(emission, finish=explained(emission.request_id, emission.finish, self._given_up)))
         with self._lock:  # only now: a fork in between would leave its waiter without any finish
             del self._open[emission.request_id]
-
-    def _explained(self, request_id: int, finish: Finish) -> Finish:
-        """Who cancelled a request is known here alone: its caller, or whoever closed the engine."""
-        if request_id in self._given_up:
-            self._given_up.remove(request_id)
-        elif isinstance(finish.error, RequestCancelled):
-            return replace(finish, error=closed_while_running())
-        return finish
 
     def _take_orders(self) -> None:
         with suppress(Empty):

@@ -188,18 +188,10 @@ class Runner:
             if emission.finish is None:
                 self._open[emission.request_id].put(emission)
             else:
-                finish = self._explained(emission.request_id, emission.finish)
+                finish = explained(emission.request_id, emission.finish, self._given_up)
                 self._open[emission.request_id].put(replace(emission, finish=finish))
                 with self._lock:  # only now: a fork in between would leave its waiter without any finish
                     del self._open[emission.request_id]
-
-    def _explained(self, request_id: int, finish: Finish) -> Finish:
-        """Who cancelled a request is known here alone: its caller, or whoever closed the engine."""
-        if request_id in self._given_up:
-            self._given_up.remove(request_id)
-        elif isinstance(finish.error, RequestCancelled):
-            return replace(finish, error=closed_while_running())
-        return finish
 
     def _end(self, cause: BaseException | None) -> None:
         """Nobody is served any more: whoever still waits is told so, in the book, the mailbox or anywhere else."""
@@ -215,6 +207,16 @@ class Runner:
             left, self._open = self._open, {}
         for request_id, channel in left.items():
             channel.put(Emission(request_id, finish=Finish(NOTHING, error=error)))
+
+
+def explained(request_id: int, finish: Finish, given_up: set[int]) -> Finish:
+    """Who cancelled a request is known to its runner alone: its caller, and it is among `given_up`, which then forgets
+    it; or whoever closed the engine."""
+    if request_id in given_up:
+        given_up.remove(request_id)
+    elif isinstance(finish.error, RequestCancelled):
+        return replace(finish, error=closed_while_running())
+    return finish
 
 
 def closed_while_running() -> EngineClosed:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.bench.rig import Isolated, Rig
-from gapless.bench.timed import Session
-from gapless.bench.trace import StepWork
+from gapless.bench.rig import Rig
 from gapless.config import EngineConfig
 from gapless.constrain.table import Table
 from gapless.device.base import Device
@@ -22,16 +20,3 @@ class CpuRig(Rig):
 
     def _open(self, model: Model, table: Table, config: EngineConfig) -> Device:
         return HostDevice(model, table, config)
-
-    @property
-    def looks_inside(self) -> bool:
-        """See `Rig`."""
-        return False
-
-    def isolated(self, session: Session, rows: int) -> Isolated:
-        """See `Rig`."""
-        raise NotImplementedError("the CPU device has no graphs to time alone")
-
-    def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
-        """See `Rig`."""
-        raise NotImplementedError("the CPU device is not profiled; its accounting says how long it stood idle")

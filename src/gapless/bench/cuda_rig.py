@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gapless.bench.gpu import clocks, traced, warm_profiler
 from gapless.bench.rates import time_ms
-from gapless.bench.rig import ANSWERS, PAGE_SIZE, Isolated, Rig
+from gapless.bench.rig import ANSWERS, PAGE_SIZE, Inside, Isolated, Rig
 from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import PROMPT
@@ -84,9 +84,9 @@ class CudaRig(Rig):
         return None
 
     @property
-    def looks_inside(self) -> bool:
+    def inside(self) -> Inside:
         """See `Rig`."""
-        return True
+        return self
 
     @torch.inference_mode()
     def isolated(self, session: Session, rows: int) -> Isolated:

@@ -30,7 +30,7 @@ from typing import Any
 from gapless.api.load import Progress
 from gapless.bench.decode_rows import GREEDY, SAMPLERS, Key, Row, fill_gains, fill_isolated, fill_trace, row_of
 from gapless.bench.hostpart import NULL, ROWS, HostPart, measure_null, measure_rows
-from gapless.bench.rig import Rig
+from gapless.bench.rig import Inside, Rig
 from gapless.bench.sections import Sections
 from gapless.bench.timed import Session
 from gapless.bench.trace import gaps_of
@@ -70,9 +70,9 @@ class Options:
         """The rows that are traced: the greedy ones, or where there are none, all."""
         return [key for key in self.keys if key[0] == GREEDY] or self.keys
 
-    def sections(self, looks_inside: bool) -> int:
+    def sections(self, looks: bool) -> int:
         """How many sections there are."""
-        inside = len(self.host_rows) + len(self.streams) + len(self.greedy) if looks_inside else 0
+        inside = len(self.host_rows) + len(self.streams) + len(self.greedy) if looks else 0
         return 1 + len(self.depths) + self.waves * len(self.keys) + len(self.host_rows) + inside
 
 
@@ -91,7 +91,7 @@ class Bench:
     _next_id: int = 1
 
     def __post_init__(self) -> None:
-        total = self.options.sections(self.rig.looks_inside)
+        total = self.options.sections(self.rig.inside is not None)
         self.sections = Sections(self.options.seconds, total, self.progress, self.now)
 
     def run(self, save: Save) -> dict[str, Any]:
@@ -107,22 +107,22 @@ class Bench:
             save(self.report())
         for rows in options.host_rows:
             sections.run(f"host part of {rows} rows", self._host, rows)
-        if self.rig.looks_inside:
-            self._look_inside(save)
+        if self.rig.inside is not None:
+            self._look_inside(self.rig.inside, save)
         report = self.report()
         save(report)
         return report
 
-    def _look_inside(self, save: Save) -> None:
+    def _look_inside(self, inside: Inside, save: Save) -> None:
         options, sections = self.options, self.sections
         for streams in options.streams:
-            sections.run(f"isolated graphs of {streams}", self._isolated, streams)
+            sections.run(f"isolated graphs of {streams}", self._isolated, inside, streams)
         save(self.report())
         for key in reversed(options.greedy):
-            sections.run(f"trace of {_named(key)}", self._trace, *key)
+            sections.run(f"trace of {_named(key)}", self._trace, inside, *key)
             save(self.report())
         for rows in options.host_rows:
-            sections.run(f"device calls of {rows} rows", self._api_calls, rows)
+            sections.run(f"device calls of {rows} rows", self._api_calls, inside, rows)
 
     def _turn(self, turn: int) -> None:
         """One wave of every row. The depths of a row are measured together or, from the second turn on, not at all."""
@@ -143,7 +143,7 @@ class Bench:
     def _rest(self) -> float:
         """About how long the sections take that must follow the waves: none longer than a wave."""
         looks = 1.5 * sum(self._cost(key) for key in self.options.greedy)
-        return REST_SECONDS + looks if self.rig.looks_inside else 0.0
+        return REST_SECONDS + looks if self.rig.inside is not None else 0.0
 
     def report(self) -> dict[str, Any]:
         """All there is so far, ready for JSON."""
@@ -195,19 +195,19 @@ class Bench:
         advance(session, streams, steps)
         return session
 
-    def _isolated(self, streams: int) -> None:
+    def _isolated(self, inside: Inside, streams: int) -> None:
         session = self._settle(GREEDY, streams, self.options.depths[0], self.options.settled)
         try:
             session.drain()
-            found = self.rig.isolated(session, streams)
+            found = inside.isolated(session, streams)
         finally:
             session.stop()
         fill_isolated(self.rows, streams, found)
 
-    def _trace(self, sampler: str, streams: int, depth: int) -> None:
+    def _trace(self, inside: Inside, sampler: str, streams: int, depth: int) -> None:
         session = self._settle(sampler, streams, depth, self.options.before_trace)
         try:
-            works = self.rig.traced(session, streams, self.options.traced)
+            works = inside.traced(session, streams, self.options.traced)
         finally:
             session.stop()
         fill_trace(self.rows[sampler, streams, depth], gaps_of(works))
@@ -218,12 +218,12 @@ class Bench:
         session = self.rig.session(depth)
         self.host.append(measure_rows(session, self.rig.name, rows, depth, first, self.options.host_steps))
 
-    def _api_calls(self, rows: int) -> None:
+    def _api_calls(self, inside: Inside, rows: int) -> None:
         session = self.rig.session(self.options.depths[-1])
         session.submit(self._ask(rows, None))
         try:
             advance(session, rows, 4)
-            steps = self.rig.traced(session, rows, 10)
+            steps = inside.traced(session, rows, 10)
         finally:
             session.stop()
         if steps:

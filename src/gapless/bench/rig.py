@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -43,6 +43,18 @@ class Isolated:
     forward_ms: float
     greedy_ms: float
     default_ms: float
+
+
+class Inside(Protocol):
+    """What can be seen inside a step of a session."""
+
+    def isolated(self, session: Session, rows: int) -> Isolated:
+        """Time the parts of a step of `rows` rows alone. Nothing is in flight; the rows' state is left as it was."""
+        ...
+
+    def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
+        """Run `steps` steps under a profiler."""
+        ...
 
 
 class Rig(ABC):
@@ -116,17 +128,9 @@ class Rig(ABC):
         """A device around the model."""
 
     @property
-    @abstractmethod
-    def looks_inside(self) -> bool:
-        """Whether there are parts of a step to be timed alone and a profiler: `isolated` and `traced`."""
-
-    @abstractmethod
-    def isolated(self, session: Session, rows: int) -> Isolated:
-        """Time the parts of a step of `rows` rows alone. Nothing is in flight; the rows' state is left as it was."""
-
-    @abstractmethod
-    def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
-        """Run `steps` steps under a profiler."""
+    def inside(self) -> Inside | None:
+        """How to look inside a step; None where there is no way."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """Machine, versions and the like, for the report's head."""

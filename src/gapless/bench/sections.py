@@ -35,7 +35,7 @@ class Sections:
         """Seconds in which a section may still begin."""
         return self._limit - (self._now() - self._began)
 
-    def run(self, name: str, work: Callable[..., None], *arguments: int | str) -> None:
+    def run(self, name: str, work: Callable[..., None], *arguments: object) -> None:
         """Do `work`, unless the time is over. Its failure is a note."""
         if self._progress is not None:
             self._progress.show(name, self._done, self._total)

@@ -12,6 +12,7 @@ import logging
 import socket
 import sys
 import time
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -57,7 +58,7 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     listening = _listen(settings.host, settings.port)
     url = f"http://{_spelled(settings.host)}:{listening.getsockname()[1]}"
     _log_to_stderr()
-    engine = Engine(lambda progress: load_model(settings, progress), watcher)
+    engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
     config = uvicorn.Config(
         make_app(engine, gate, settings.request_limits(), keys),
