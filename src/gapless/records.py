@@ -81,16 +81,32 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Inset:
+    """A further picture inside a prompt: its `prefix - 1` embeddings stand at `ids[at : at + prefix - 1]`.
+
+    The ids there are filler (any legal id, BOS for one) with values (), so whoever counts ids counts the picture. The
+    block is bidirectional in itself and sees all before it; every other position sees what is before it. It is computed
+    for each request, and never shared.
+    """
+
+    at: int
+    picture: Picture
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What is fed after the picture block: ids, and for coord and size ids the values they stand for.
 
-    Without a picture `ids` begin with BOS; with one, BOS belongs to the block.
+    Without a picture `ids` begin with BOS; with one, BOS belongs to the block. `insets` are ascending in `at`, do not
+    overlap (they may touch), replace no BOS that begins the prompt, and are followed by at least one id: the engine
+    refuses others with `InvalidRequest`.
     """
 
     ids: tuple[int, ...]
     values: tuple[tuple[float, ...], ...]
     """Same length as `ids`: () for a text id, (c,) for a coordinate, (w, h) for a size."""
     picture: Picture | None = None
+    insets: tuple[Inset, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +196,8 @@ class Prefill:
     with BOS. `picture` is given when the block must be computed; None with `position` > 0 when its pages are shared.
     `prefix_pages` is the table of the block's own pages (computed here). `tail` = (from, to) copies the block's last,
     partly filled page into the sequence's own page after the block is there and before `ids` are fed, on the compute
-    stream; shared pages are never written. `start` is the position of ids[0].
+    stream; shared pages are never written. `position` is that of ids[0]. `insets`: see `Prompt`; each is computed
+    whole, when all before it has been fed.
     """
 
     start: RowStart
@@ -191,6 +208,7 @@ class Prefill:
     picture: Picture | None = None
     prefix_pages: tuple[int, ...] = ()
     tail: tuple[int, int] | None = None
+    insets: tuple[Inset, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

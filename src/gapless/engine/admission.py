@@ -11,8 +11,8 @@ from bisect import insort
 from gapless.engine.prefix import PrefixEntry, PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
-from gapless.errors import PromptTooLong, RequestTooLarge
-from gapless.records import DeviceLimits, Pages, Picture, Prefill, RowRef
+from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
+from gapless.records import DeviceLimits, Pages, Picture, Prefill, Prompt, RowRef
 
 
 class Admission:
@@ -38,7 +38,8 @@ class Admission:
         return list(self._queue)
 
     def check(self, history: History) -> None:
-        """Raise if the request could not run even alone; nothing is taken."""
+        """Raise if the request could not run even alone, or its insets do not lie in its prompt; nothing is taken."""
+        _check_insets(history.request.prompt, self._limits.prefix - 1)
         first, most = history.fed(self._limits.prefix), history.walker.remaining()
         if first + most > self._limits.max_context:
             raise PromptTooLong(
@@ -116,6 +117,7 @@ class Admission:
             picture=prompt.picture if computes else None,
             prefix_pages=entry.pages if entry is not None and computes else (),
             tail=(entry.pages[-1], seq.pages[full]) if entry is not None and partial else None,
+            insets=prompt.insets,
         )
 
     def release(self, seq: Running) -> RowRef:
@@ -136,6 +138,20 @@ class Admission:
 
     def _block_pages(self, picture: Picture | None) -> int:
         return self._pages_for(self._limits.prefix) if picture is not None else 0
+
+
+def _check_insets(prompt: Prompt, length: int) -> None:
+    """Raise `InvalidRequest` unless each inset's `length` ids lie free of the others, behind BOS, before the last."""
+    free = 0 if prompt.picture is not None else 1
+    for i, inset in enumerate(prompt.insets):
+        end = inset.at + length
+        if inset.at < free or end >= len(prompt.ids) or any(prompt.values[inset.at : end]):
+            raise InvalidRequest(
+                f"inset {i} at id {inset.at} takes {length} of the prompt's {len(prompt.ids)} ids, of which {free} are "
+                "taken before it; fill the prompt with that many ids without values, and at least one behind them",
+                param="insets",
+            )
+        free = end
 
 
 def _age(waiting: Waiting) -> int:
