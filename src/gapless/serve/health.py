@@ -16,6 +16,7 @@ from starlette.responses import Response
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json, NotFound
 from gapless.serve.limits import Gate, RequestLimits, unless_gone
+from gapless.serve.schema import JSON, LOOKING, Responses, errors
 
 HEALTH = "/health"
 QUESTION = "What is this?"
@@ -34,10 +35,14 @@ class HealthRoutes:
     def router(self) -> APIRouter:
         """All of them."""
         router = APIRouter()
-        router.add_api_route(HEALTH, self.health, methods=["GET"], response_model=None)
+        no = "No: the model is loading or dead, or the server is stopping."
+        told: Responses = {503: {"description": no, "content": {JSON: {}}}} | errors(405)
+        router.add_api_route(
+            HEALTH, self.health, methods=["GET"], response_model=None, responses={503: no} | errors(405)
+        )
         router.add_api_route(HEALTH, self.health, methods=["HEAD"], response_model=None, include_in_schema=False)
-        router.add_api_route("/health/generate", self.generate, methods=["GET"], response_model=None)
-        router.add_api_route("/v1/models", self.models, methods=["GET"], response_model=None)
+        for path, route in (("/health/generate", self.generate), ("/v1/models", self.models)):
+            router.add_api_route(path, route, methods=["GET"], response_model=None, responses=errors(*LOOKING))
         return router
 
     async def health(self) -> Response:

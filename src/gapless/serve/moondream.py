@@ -18,6 +18,7 @@ from starlette.responses import Response
 from gapless.api.aio import AsyncVLM
 from gapless.api.stream import AsyncStream
 from gapless.errors import InvalidRequest, shown
+from gapless.serve import schema
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json
 from gapless.serve.events import Events
@@ -86,16 +87,19 @@ class MoondreamRoutes:
         """All of them, below /v1."""
         router = APIRouter(prefix="/v1")
         routes = (
-            ("/query", self.query, QueryBody),
-            ("/caption", self.caption, CaptionBody),
-            ("/detect", self.detect, DetectBody),
-            ("/point", self.point, PointBody),
-            ("/segment", self.segment, SegmentBody),
+            ("/query", self.query, QueryBody, schema.QueryAnswer),
+            ("/caption", self.caption, CaptionBody, schema.CaptionAnswer),
+            ("/detect", self.detect, DetectBody, schema.DetectAnswer),
+            ("/point", self.point, PointBody, schema.PointAnswer),
+            ("/segment", self.segment, SegmentBody, schema.SegmentAnswer),
         )
-        for path, route, body in routes:
+        for path, route, body, answer in routes:
             content = {"application/json": {"schema": body.model_json_schema()}}
             described = {"requestBody": {"required": True, "content": content}}
-            router.add_api_route(path, route, methods=["POST"], response_model=None, openapi_extra=described)
+            responses = schema.answers(answer, streams="stream" in body.model_fields)
+            router.add_api_route(
+                path, route, methods=["POST"], response_model=None, openapi_extra=described, responses=responses
+            )
         return router
 
     async def query(self, request: Request) -> Response:

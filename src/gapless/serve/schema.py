@@ -1,0 +1,140 @@
+"""What /openapi.json says of answers: their shapes, and which status means what.
+
+In: statuses, shapes. Out: what FastAPI's `responses=` takes. Nothing is checked against these at run time; the tests
+do that from outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+Responses = dict[int | str, dict[str, Any]]
+
+_WHEN = {
+    400: "The request is wrong; `param` names the field.",
+    401: "No key, or an unknown one.",
+    404: "No such route or model.",
+    405: "The route does not take this method.",
+    408: "The body did not arrive in time.",
+    413: "The body is over its limit, or the request needs more memory than there is.",
+    415: "The body is not declared as JSON.",
+    429: "All places are taken; `Retry-After` says when to ask again.",
+    500: "A failure inside; the server's log has the reason under `request_id`.",
+    501: "The model does not have this skill.",
+    503: "The model is loading or gone, or the server is stopping.",
+    504: "The answer took longer than the request may take.",
+}
+JSON = "application/json"
+ASKING = tuple(_WHEN)
+"""What a request for an answer may be told."""
+LOOKING = (401, 405, 429, 500, 503, 504)
+"""What a request about the server may be told."""
+
+_EVENT = {
+    "type": "object",
+    "properties": {"data": {"type": "string", "contentMediaType": JSON}},
+    "required": ["data"],
+}
+
+
+class Said(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str = ""
+    """The field at fault; left out where there is none."""
+
+
+class ErrorAnswer(BaseModel):
+    """Every error."""
+
+    error: Said
+    request_id: str
+
+
+class Metrics(BaseModel):
+    """What an answer cost. Times are milliseconds."""
+
+    input_tokens: int
+    output_tokens: int
+    queue_ms: float
+    prefill_time_ms: float
+    decode_time_ms: float
+    ttft_ms: float
+    cached_tokens: int
+    preemptions: int
+    idle_ms: float
+
+
+class Answer(BaseModel):
+    """What every answer has."""
+
+    request_id: str
+    finish_reason: str
+    metrics: Metrics
+
+
+class QueryAnswer(Answer):
+    """`reasoning` where it was asked for."""
+
+    answer: str
+    reasoning: dict[str, Any] = {}
+
+
+class CaptionAnswer(Answer):
+    """A description."""
+
+    caption: str
+
+
+class Box(BaseModel):
+    """Parts of the upright picture's sides, 0..1; x to the right, y down."""
+
+    x_min: float
+    y_min: float
+    x_max: float
+    y_max: float
+
+
+class Point(BaseModel):
+    """Parts of the upright picture's sides, 0..1; x to the right, y down."""
+
+    x: float
+    y: float
+
+
+class DetectAnswer(Answer):
+    """Boxes, as many as were found."""
+
+    objects: list[Box]
+
+
+class PointAnswer(Answer):
+    """Points, as many as were found."""
+
+    points: list[Point]
+
+
+class SegmentAnswer(Answer):
+    """An SVG path inside its box; no box where nothing was found."""
+
+    path: str
+    bbox: Box | None
+
+
+def errors(*statuses: int) -> Responses:
+    """These statuses, each with the shape of an error."""
+    return {status: {"model": ErrorAnswer, "description": _WHEN[status]} for status in statuses}
+
+
+def answers(shape: type[BaseModel], streams: bool) -> Responses:
+    """An answer of this shape, or its events where the route `streams`; and every error of such a request."""
+    found: dict[str, Any] = {"model": shape, "description": "The answer; with `stream` its events."}
+    if streams:
+        found["content"] = {"text/event-stream": {"schema": _EVENT}}
+    else:
+        found["description"] = "The answer."
+    return {200: found} | errors(*ASKING)
