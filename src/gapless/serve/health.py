@@ -35,11 +35,9 @@ class HealthRoutes:
     def router(self) -> APIRouter:
         """All of them."""
         router = APIRouter()
-        no = "No: the model is loading or dead, or the server is stopping."
-        told: Responses = {503: {"description": no, "content": {JSON: {}}}} | errors(405)
-        router.add_api_route(
-            HEALTH, self.health, methods=["GET"], response_model=None, responses={503: no} | errors(405)
-        )
+        no = {"description": "No: the model is loading or dead, or the server is stopping.", "content": {JSON: {}}}
+        told: Responses = {**errors(405), 503: no}
+        router.add_api_route(HEALTH, self.health, methods=["GET"], response_model=None, responses=told)
         router.add_api_route(HEALTH, self.health, methods=["HEAD"], response_model=None, include_in_schema=False)
         for path, route in (("/health/generate", self.generate), ("/v1/models", self.models)):
             router.add_api_route(path, route, methods=["GET"], response_model=None, responses=errors(*LOOKING))
