@@ -13,7 +13,7 @@ from gapless.bench.hostpart import null_session
 from gapless.bench.rig import Isolated
 from gapless.bench.roofline import Roofline
 from gapless.bench.timed import TickTimes
-from gapless.bench.wave import Typical, Wave, advance, questions, typical_step
+from gapless.bench.wave import MeanStep, Wave, advance, mean_step, questions
 from gapless.observe.accounting import Accounting
 from gapless.observe.counters import Counters
 from gapless.observe.meter import Part
@@ -23,7 +23,7 @@ from gapless.records import RowRef, Step, StepKind
 def wave(seconds: float, zombies: int) -> Wave:
     counters = Counters(tokens=880, zombies=zombies)
     spent = Accounting(counters, {"decode": 110}, {"decode": 900 * seconds}, 100 * seconds, {}, (0.0, 1.0, 3.0))
-    return Wave(8, 50, 800.0, Typical(4 * seconds, 3.9, 0.02, 0.1, 0.2, 0.3, 0.4), spent, answered=8 * 110)
+    return Wave(8, 50, 800.0, MeanStep(4 * seconds, 3.9, 0.02, 0.1, 0.2, 0.3, 0.4), spent, answered=8 * 110)
 
 
 def test_the_median_wave_is_the_row():
@@ -37,22 +37,22 @@ def test_the_median_wave_is_the_row():
         assert row["waves"] == [220.0, 880.0] and row["measured"] == 3
 
 
-def test_the_typical_step_is_the_median_part_by_part():
+def test_the_mean_step_part_by_part():
     rows = tuple(RowRef(i, 1) for i in range(8))
     step = Step(1, StepKind.DECODE, rows, 0)
     parts = [(0.1, 0.2, 0.3, 0.4, 5.0, 0.7), (0.2, 0.3, 0.4, 0.5, 6.0, 0.8), (9.0, 9.0, 9.0, 9.0, 90.0, 9.0)]
     other = TickTimes(50.0, 50.0, 50.0, 50.0, 500.0, 50.0, step, replace(step, rows=rows[:7]))
     ticks = [TickTimes(*(1e-3 * part for part in some), step, step) for some in parts]
-    found = typical_step([other, *ticks, other], 8)
+    found = mean_step([other, *ticks, other], 8)
     assert asdict(found) == pytest.approx(
         {
-            "period_ms": 6.8,
-            "device_ms": 6.0,
-            "idle_ms": 0.8,
-            "plan_ms": 0.2,
-            "launch_ms": 0.3,
-            "wait_ms": 0.4,
-            "commit_ms": 0.5,
+            "period_ms": 37.1666667,
+            "device_ms": 33.6666667,
+            "idle_ms": 3.5,
+            "plan_ms": 3.1,
+            "launch_ms": 3.1666666,
+            "wait_ms": 3.2333333,
+            "commit_ms": 3.3,
         }
     )
 

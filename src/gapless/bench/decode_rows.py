@@ -49,7 +49,7 @@ def row_of(key: Key, waves: Sequence[Wave], roofline: Roofline) -> Row:
     """Waves of as many rows as a row of the report, the median one's; what other sections fill in is null."""
     ranked = sorted(waves, key=attrgetter("tokens_per_s"))
     wave = ranked[len(ranked) // 2]
-    step, rows = wave.typical, wave.rows
+    step, rows = wave.mean, wave.rows
     row: Row = dict.fromkeys(COLUMNS)
     row.update(zip(("sampler", "streams", "depth"), key, strict=True))
     times = ("period_ms", "plan_ms", "launch_ms", "commit_ms", "device_ms", "wait_ms")

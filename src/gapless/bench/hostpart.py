@@ -13,7 +13,7 @@ from typing import Any
 
 from gapless.bench.null import NullDevice
 from gapless.bench.timed import Session
-from gapless.bench.wave import advance, questions, typical_step
+from gapless.bench.wave import advance, mean_step, questions
 from gapless.config import EngineConfig
 from gapless.constrain.table import Rules, build_table
 from gapless.records import DeviceLimits
@@ -60,7 +60,7 @@ def measure_rows(session: Session, name: str, rows: int, depth: int, first: int,
         before = sum(session.watch.calls.values())
         advance(session, rows, steps)
         calls = sum(session.watch.calls.values()) - before
-        step = typical_step(session.ticks[ticks:], rows)
+        step = mean_step(session.ticks[ticks:], rows)
     finally:
         session.stop()
     return HostPart(

@@ -42,7 +42,7 @@ class Options:
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=LENGTHS.copy)
     settings: Settings = field(default_factory=dict)
     rounds: int = 2
-    fewest: Mapping[str, int] = field(default_factory={"short": 8, "long": 4}.copy)
+    fewest: Mapping[str, int] = field(default_factory={"short": 32, "long": 4}.copy)
     waves: int = 2
     seconds: float = 90.0
 

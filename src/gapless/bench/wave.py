@@ -1,7 +1,8 @@
 """A wave: so many requests at once, each on a picture of its own, decoded until all have ended.
 
 In: a `Session` and a number of rows. Out: what the steps of the wave took, all by the engine's own accounting. All rows
-ride on every step from the last prefill to the first end; `full` are those steps, and the typical step is one of them.
+ride on every step from the last prefill to the first end; `full` are those steps. Their parts are means and not
+medians: now and then the host is late, throughput pays for it, and the parts of a step add up.
 Tokens per second and zombies are counted from the first full step to the last row's end, ragged rest included.
 """
 
@@ -25,8 +26,8 @@ GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
-class Typical:
-    """The median step, part by part, in milliseconds. `device_ms` in the step, `idle_ms` before it, `period_ms` both;
+class MeanStep:
+    """The mean step, part by part, in milliseconds. `device_ms` in the step, `idle_ms` before it, `period_ms` both;
     `wait_ms`: the host stood still for the device."""
 
     period_ms: float
@@ -46,7 +47,7 @@ class Wave:
     rows: int
     full_steps: int
     context: float
-    typical: Typical
+    mean: MeanStep
     spent: Accounting
     answered: int
 
@@ -105,13 +106,13 @@ def ride(session: Session, requests: Sequence[Request], steps: int | None = None
     finally:
         session.stop()
     mine = _full(session.watch.notes[notes:], rows)
-    typical = typical_step(session.ticks[ticks:], rows)
+    mean = mean_step(session.ticks[ticks:], rows)
     contexts = _contexts(session.watch.notes[notes:])
     return Wave(
         rows=rows,
         full_steps=len(mine),
         context=statistics.fmean(contexts[note.step.id] for note in mine),
-        typical=typical,
+        mean=mean,
         spent=after - full,
         answered=(after - before).counters.tokens,
     )
@@ -127,19 +128,19 @@ def advance(session: Session, rows: int, steps: int | None) -> None:
     session.run(enough)
 
 
-def typical_step(ticks: Sequence[TickTimes], rows: int) -> Typical:
-    """The median of ticks that launched and settled a decode step of `rows` rows. Raises `ValueError` without one."""
+def mean_step(ticks: Sequence[TickTimes], rows: int) -> MeanStep:
+    """The mean of ticks that launched and settled a decode step of `rows` rows. Raises `ValueError` without one."""
     steady = [tick for tick in ticks if tick.carries(rows)]
     if not steady:
         raise ValueError(f"no two decode steps carried all {rows} rows; the answers are too short for this wave")
-    return Typical(
-        period_ms=_median_ms([t.busy + t.idle for t in steady]),
-        device_ms=_median_ms([t.busy for t in steady]),
-        idle_ms=_median_ms([t.idle for t in steady]),
-        plan_ms=_median_ms([t.plan for t in steady]),
-        launch_ms=_median_ms([t.launch for t in steady]),
-        wait_ms=_median_ms([t.wait for t in steady]),
-        commit_ms=_median_ms([t.commit for t in steady]),
+    return MeanStep(
+        period_ms=_mean_ms([t.busy + t.idle for t in steady]),
+        device_ms=_mean_ms([t.busy for t in steady]),
+        idle_ms=_mean_ms([t.idle for t in steady]),
+        plan_ms=_mean_ms([t.plan for t in steady]),
+        launch_ms=_mean_ms([t.launch for t in steady]),
+        wait_ms=_mean_ms([t.wait for t in steady]),
+        commit_ms=_mean_ms([t.commit for t in steady]),
     )
 
 
@@ -166,5 +167,5 @@ def _contexts(notes: Sequence[StepNote]) -> dict[int, float]:
     return contexts
 
 
-def _median_ms(seconds: Sequence[float]) -> float:
-    return 1e3 * statistics.median(seconds)
+def _mean_ms(seconds: Sequence[float]) -> float:
+    return 1e3 * statistics.fmean(seconds)
