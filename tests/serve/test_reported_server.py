@@ -12,9 +12,9 @@ from tests.api.asking import idle
 from tests.serve.conftest import SMALL, png, url
 from tests.serve.test_door import called
 
+from gapless.images.data_url import picture_bytes
 from gapless.images.picture import prepare
 from gapless.serve import moondream
-from gapless.serve.pictures import picture_bytes
 
 ROUTES = ("query", "caption", "detect", "point", "segment")
 WARM = {"temperature": 1.5, "top_p": 1.0, "max_tokens": 12, "seed": 5}

@@ -18,13 +18,13 @@ from starlette.responses import Response
 from gapless.api.aio import AsyncVLM
 from gapless.api.stream import AsyncStream
 from gapless.errors import InvalidRequest, shown
+from gapless.images.data_url import picture_bytes
 from gapless.serve import schema
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json
 from gapless.serve.events import Events
 from gapless.serve.health import check_model
 from gapless.serve.limits import RequestLimits, read, unless_gone
-from gapless.serve.pictures import picture_bytes
 
 Refs = list[list[float]]
 
