@@ -15,7 +15,7 @@ from typing import Any, Self
 from gapless.api.call import AsyncCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
 from gapless.api.stream import AsyncStream
-from gapless.api.vlm import VLM, Images, OnError, one_picture, returns_errors
+from gapless.api.vlm import VLM, Images, Messages, OnError, one_picture, returns_errors
 from gapless.errors import GaplessError
 from gapless.observe.accounting import Accounting
 from gapless.skills.spatial import SpatialRefs
@@ -67,6 +67,19 @@ class AsyncVLM:
         if stream:
             return {"caption": await self._stream(image, asking)}
         return await self._answer(image, asking, on_error)
+
+    async def chat(
+        self,
+        messages: Messages,
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        reasoning: bool | None = None,
+    ) -> Any:
+        """See `VLM.chat`."""
+        started = self.desk.runner.now()
+        ask = await asyncio.to_thread(self.desk.chat, messages, settings, reasoning or False)
+        call = AsyncCall(self.desk, ask, started, stream=stream)
+        return {"message": AsyncStream(call)} if stream else await call.wait()
 
     async def detect(
         self, image: Images, object: str, settings: SettingsDict | None = None, *, on_error: OnError = "raise"

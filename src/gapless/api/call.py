@@ -2,16 +2,21 @@
 
 In: emissions. Out: pieces of a stream, and the answer as a dict. Reading and detokenizing happen here, in the caller's
 thread, never in the engine's. Whatever ends a wait early (an exception, Ctrl-C, a cancelled task) cancels the request.
+So does a stop string, which only the reader sees: the answer is complete then, and the engine's word is waited for.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from gapless.api.channel import AsyncChannel, Channel
 from gapless.api.desk import Desk
-from gapless.records import Emission, Finish, Metrics
+from gapless.errors import EngineClosed, EngineDead
+from gapless.records import Emission, Finish, FinishReason, Metrics, Token
+from gapless.skills.answer import AnswerText
 from gapless.skills.base import Ask, Piece
 from gapless.skills.query import QueryReader
 
@@ -27,7 +32,11 @@ class Call:
         self.finish: Finish | None = None
         self.reasons = ask.program == "reason"
         self._desk = desk
+        self.text = ask.text
+        """What the reader makes of an answer in words; None for other answers."""
         self._reader = ask.reader
+        self._stoppable: AnswerText | None = ask.text if _stoppable(ask) else None
+        self._read = 0
         self._id = 0  # nobody's, until there is a request
         deadline = None if ask.timeout is None else started + ask.timeout
         self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel)
@@ -42,13 +51,40 @@ class Call:
 
     def take(self, emission: Emission) -> tuple[Piece, ...]:
         """Read news. Raises the request's error if it ended with one."""
-        pieces = self._reader.feed(emission.tokens)
+        if self._stoppable is None:
+            pieces = self._reader.feed(emission.tokens)
+        else:
+            pieces = self._read_until_over(emission.tokens, self._stoppable)
         self.finish = emission.finish
         if self.finish is None:
             return pieces
+        if self._stoppable is not None and self._stoppable.over:
+            self.finish = self._stopped(self.finish)
         if self.finish.error is not None:
             raise _own(self.finish.error)
-        return pieces + self._reader.finish()
+        pieces += self._reader.finish()
+        if self._stoppable is not None and self._stoppable.over:  # seen now that no text follows, perhaps
+            self.finish = self._stopped(self.finish)
+        return pieces
+
+    def _read_until_over(self, tokens: Iterable[Token], text: AnswerText) -> tuple[Piece, ...]:
+        """One by one, so that those behind a stop string are not counted: how many there are depends on the moment."""
+        pieces: list[Piece] = []
+        for token in tokens:
+            if text.over:
+                break
+            self._read += 1
+            pieces += self._reader.feed((token,))
+            if text.over:
+                self._desk.runner.cancel(self._id)
+        return tuple(pieces)
+
+    def _stopped(self, finish: Finish) -> Finish:
+        """The end of an answer that is complete, whatever became of the request since; an engine that is gone has no
+        account of it."""
+        if isinstance(finish.error, EngineClosed | EngineDead):
+            return finish
+        return Finish(replace(finish.metrics, output_tokens=self._read), FinishReason.STOP)
 
     @property
     def reasoning(self) -> dict[str, Any] | None:
@@ -68,7 +104,7 @@ class BlockingCall(Call):
     """A request whose caller is a thread."""
 
     def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
-        self._channel = Channel(whole=not stream)
+        self._channel = Channel(whole=not stream and not _stoppable(ask))
         super().__init__(desk, ask, self._channel, started)
 
     def pull(self) -> tuple[Piece, ...]:
@@ -90,7 +126,7 @@ class AsyncCall(Call):
     """A request whose caller is a task."""
 
     def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
-        self._channel = AsyncChannel(whole=not stream)
+        self._channel = AsyncChannel(whole=not stream and not _stoppable(ask))
         super().__init__(desk, ask, self._channel, started)
 
     async def pull(self) -> tuple[Piece, ...]:
@@ -106,6 +142,11 @@ class AsyncCall(Call):
         while self.finish is None:
             await self.pull()
         return self.answer()
+
+
+def _stoppable(ask: Ask) -> bool:
+    """Whether tokens must be read as they come."""
+    return ask.text is not None and ask.text.stoppable
 
 
 def metrics_of(finish: Finish) -> dict[str, Any]:

@@ -14,15 +14,18 @@ from typing import Protocol
 
 from gapless.api.channel import Channel
 from gapless.config import ImageLimits
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.crops import CropSpec
+from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
 from gapless.images.picture import prepare
 from gapless.observe.accounting import Accounting
 from gapless.records import Picture, Prompt, Sampling
 from gapless.skills.base import Ask, SkillContext, user_text
 from gapless.skills.caption import caption
+from gapless.skills.chat import chat, check_chat
 from gapless.skills.detect import detect
+from gapless.skills.messages import Conversation, PicturePart, read_messages
 from gapless.skills.point import point
 from gapless.skills.query import query
 from gapless.skills.segment import segment
@@ -127,6 +130,22 @@ class Desk:
             spatial_refs=spatial_refs,
             settings=settings,
         )
+
+    def chat(self, messages: object, settings: SettingsDict | None, reasoning: bool) -> Ask:
+        """See `skills.chat`. `messages`: as OpenAI's clients write them, or read already."""
+        conversation = messages if isinstance(messages, Conversation) else read_messages(messages)
+        check_chat(self.context, conversation, reasoning)
+        pictures = [self._shown(part) for part in conversation.pictures]
+        return chat(self.context, conversation, pictures, reasoning=reasoning, settings=settings)
+
+    def _shown(self, part: PicturePart) -> Picture:
+        """The picture of a message, whose place an error names."""
+        try:
+            if part.kind == "image_url":
+                return self.encode(picture_bytes(str(part.source))).picture
+            return self.encode(part.source).picture  # type: ignore[arg-type]
+        except InvalidImage as error:
+            raise InvalidImage(str(error), param=part.where) from error
 
     def caption(self, length: object, settings: SettingsDict | None) -> Asking:
         """See `skills.caption`."""

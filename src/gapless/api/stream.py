@@ -23,6 +23,8 @@ class _Growing:
         self._pieces: deque[Piece] = deque()
         self._closed = False
         self._left = False
+        self._given = 0
+        self._told = 0
 
     @property
     def finish_reason(self) -> str | None:
@@ -34,6 +36,18 @@ class _Growing:
     def metrics(self) -> dict[str, Any] | None:
         """What the request cost, once it has ended."""
         return metrics_of(self._call.finish) if self._call.finish is not None else None
+
+    def logprobs(self) -> list[dict[str, Any]]:
+        """Those of the tokens that begin in the pieces given since the last call; empty unless they were asked for."""
+        text = self._call.text
+        told = [] if text is None else text.scores_from(self._told, self._given)
+        self._told += len(told)
+        return told
+
+    def _give(self) -> Any:
+        piece = self._pieces.popleft()
+        self._given += len(piece) if isinstance(piece, str) else 0
+        return piece
 
     def _ended(self) -> bool:
         return self._closed or self._call.finish is not None
@@ -70,7 +84,7 @@ class Stream(_Growing):
             if self._ended():
                 raise StopIteration
             self._pieces.extend(self._call.pull())
-        return self._pieces.popleft()
+        return self._give()
 
     def result(self) -> dict[str, Any]:
         """Read to the end; return the dict of the same call without streaming."""
@@ -121,7 +135,7 @@ class AsyncStream(_Growing):
             if self._ended():
                 raise StopAsyncIteration
             self._pieces.extend(await self._call.pull())
-        return self._pieces.popleft()
+        return self._give()
 
     async def result(self) -> dict[str, Any]:
         """Read to the end; return the dict of the same call without streaming."""

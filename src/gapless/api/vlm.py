@@ -7,7 +7,7 @@ ride along. Where a picture is taken, a list of pictures is too: all are asked a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,6 +16,7 @@ from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
 from gapless.api.stream import Stream
 from gapless.errors import GaplessError, InvalidRequest, shown
 from gapless.observe.accounting import Accounting
+from gapless.skills.messages import Conversation
 from gapless.skills.spatial import SpatialRefs
 
 if TYPE_CHECKING:
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
 OnError = Literal["raise", "return"]
 Images = Image | list[Image] | tuple[Image, ...]
+Messages = Sequence[Mapping[str, Any]] | Conversation
 
 
 class VLM:
     """A loaded model; made by `gapless.load`. Use it as a context manager or call `close`; exit does so too.
 
-    `settings` of all methods: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds). `on_error` says
-    what becomes of one bad picture in a list: "raise" its error and cancel the others, or "return" it in its place.
+    `settings` of all methods: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds); where the answer is
+    in words also stop (a text or a list of them) and logprobs (0 to 20 alternatives a token). `on_error` says what
+    becomes of one bad picture in a list: "raise" its error and cancel the others, or "return" it in its place.
     Raises `InvalidRequest`, `InvalidImage`, `PromptTooLong`, `RequestTimeout`, `EngineClosed`, `EngineDead` and the
     others of `gapless.errors`.
     """
@@ -81,6 +84,24 @@ class VLM:
         """Return {"caption": str}, or with `stream` {"caption": Stream}. `length`: short, normal or long."""
         asking = self.desk.caption(length, settings)
         return {"caption": self._stream(image, asking)} if stream else self._answer(image, asking, on_error)
+
+    def chat(
+        self,
+        messages: Messages,
+        stream: bool = False,
+        settings: SettingsDict | None = None,
+        reasoning: bool | None = None,
+    ) -> Any:
+        """Return {"message": {"role": "assistant", "content": str}}, or with `stream` {"message": Stream}.
+
+        `messages` are those of OpenAI's clients. A picture is a part {"type": "image_url", "image_url": {"url": data
+        URL}}, or {"type": "image", "image": ...} with what `encode_image` takes; only users show pictures. With
+        `reasoning` the message has "reasoning" (str) and "reasoning_details" ({"grounding"}) too; of a stream see
+        `Stream.reasoning`.
+        """
+        started = self.desk.runner.now()
+        call = BlockingCall(self.desk, self.desk.chat(messages, settings, reasoning or False), started, stream=stream)
+        return {"message": Stream(call)} if stream else call.wait()
 
     def detect(
         self, image: Images, object: str, settings: SettingsDict | None = None, *, on_error: OnError = "raise"

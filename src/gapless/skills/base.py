@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gapless.errors import InvalidCheckpoint, InvalidRequest, PromptTooLong, UnsupportedSkill, shown
 from gapless.models.moondream.templates import Templates, Wrap
 from gapless.records import Picture, Prompt, Sampling, Token
+from gapless.skills.answer import AnswerText
 from gapless.skills.settings import Settings, fresh_seed
 from gapless.skills.tokenizer import Tokenizer
 
@@ -67,13 +68,14 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question, checked. `timeout` in seconds, None for none."""
+    """One question, checked. `timeout` in seconds, None for none. `text`: an answer in words, as its reader has it."""
 
     prompt: Prompt
     program: str
     sampling: Sampling
     reader: Reader
     timeout: float | None = None
+    text: AnswerText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,13 @@ def text_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *, 
         max_tokens=_token_limit(context, prompt, settings.max_tokens, defaults.max_tokens, phases),
         max_objects=settings.max_objects or defaults.max_objects,
         seed=seed,
+        top_logprobs=-1 if settings.logprobs is None else settings.logprobs,
     )
+
+
+def answer_text(context: SkillContext, settings: Settings) -> AnswerText:
+    """An answer in words, as the settings want it."""
+    return AnswerText(context.tokenizer, settings.stop, scored=settings.logprobs is not None)
 
 
 def greedy_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *, stride: int = 0) -> Sampling:
@@ -174,6 +182,9 @@ def greedy_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *
     `stride`: tokens per object, 0 when objects are not counted. Without `max_tokens` it is `max_objects` that ends
     a list, or the context, whichever is reached first.
     """
+    if settings.stop or settings.logprobs is not None:
+        name = "stop" if settings.stop else "logprobs"
+        raise InvalidRequest(f"{name} is for answers in words: query, caption and chat; leave it out", param=name)
     defaults = context.templates.defaults
     objects = settings.max_objects or defaults.max_objects
     asked = settings.max_tokens

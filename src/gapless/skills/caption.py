@@ -7,36 +7,28 @@ from typing import Any
 
 from gapless.errors import InvalidRequest, UnsupportedSkill, shown
 from gapless.records import Picture, Token
-from gapless.skills.base import Ask, Body, Piece, SkillContext, pictured, text_sampling, to_prompt
-from gapless.skills.detokenize import Detokenizer
+from gapless.skills.answer import AnswerText
+from gapless.skills.base import Ask, Body, Piece, SkillContext, answer_text, pictured, text_sampling, to_prompt
 from gapless.skills.settings import Settings
-from gapless.skills.tokenizer import Tokenizer
 
 
 class CaptionReader:
     """Reader of plain text. A stream yields words."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._text = Detokenizer(tokenizer)
-        self._pieces: list[str] = []
+    def __init__(self, text: AnswerText) -> None:
+        self._text = text
 
     def feed(self, tokens: Sequence[Token]) -> tuple[Piece, ...]:
         """See `Reader`."""
-        return self._keep(self._text.feed(t.id for t in tokens))
+        return self._text.feed(tokens)
 
     def finish(self) -> tuple[Piece, ...]:
         """See `Reader`."""
-        return self._keep(self._text.finish())
+        return self._text.finish()
 
     def result(self) -> dict[str, Any]:
-        """`{"caption": str}`."""
-        return {"caption": "".join(self._pieces)}
-
-    def _keep(self, text: str) -> tuple[Piece, ...]:
-        if not text:
-            return ()
-        self._pieces.append(text)
-        return (text,)
+        """`{"caption": str}`, with "logprobs" if they were asked for."""
+        return {"caption": self._text.text} | self._text.scores()
 
 
 def caption(
@@ -56,4 +48,5 @@ def caption(
     chosen = Settings.parse(settings)
     prompt = to_prompt(context, pictured(picture, "caption"), Body.text(captions[length]))
     sampling = text_sampling(context, prompt, chosen)
-    return Ask(prompt, "text", sampling, CaptionReader(context.tokenizer), chosen.timeout)
+    text = answer_text(context, chosen)
+    return Ask(prompt, "text", sampling, CaptionReader(text), chosen.timeout, text)

@@ -15,17 +15,30 @@ from gapless.skills.tokenizer import Tokenizer
 _IDEOGRAPHS = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x2F800, 0x2FA1F))
 
 
-class Detokenizer:
-    """One stream. Emits whole words: through the last space or newline, or all when the text ends in an ideograph."""
+class Characters:
+    """One stream of whole characters. Bytes that can never become one come out as U+FFFD, as in `decode`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held: list[str] = []
 
     def feed(self, ids: Iterable[int]) -> str:
-        """Take committed ids; return the text that may be shown now (perhaps empty)."""
-        text = self._decoder.decode(b"".join(self._tokenizer.piece(i) for i in ids))
+        """Take ids; return the characters that are complete now."""
+        return self._decoder.decode(b"".join(self._tokenizer.piece(i) for i in ids))
+
+    def finish(self) -> str:
+        """Say that no id follows; return what bytes are left as U+FFFD."""
+        return self._decoder.decode(b"", final=True)
+
+
+class Words:
+    """Holds text back to whole words: through the last space or newline, or all when it ends in an ideograph."""
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """Take text; return what may be shown now (perhaps empty)."""
         if not text:
             return ""
         cut = len(text) if _ends_word(text[-1]) else max(text.rfind(" "), text.rfind("\n")) + 1
@@ -37,10 +50,25 @@ class Detokenizer:
         return ready
 
     def finish(self) -> str:
-        """Return what is left. Bytes that never became a character come out as U+FFFD, as in `decode`."""
-        ready = "".join([*self._held, self._decoder.decode(b"", final=True)])
-        self._held = []
+        """Return what is left."""
+        ready, self._held = "".join(self._held), []
         return ready
+
+
+class Detokenizer:
+    """One stream of words."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._characters = Characters(tokenizer)
+        self._words = Words()
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """Take committed ids; return the text that may be shown now (perhaps empty)."""
+        return self._words.feed(self._characters.feed(ids))
+
+    def finish(self) -> str:
+        """Return what is left."""
+        return self._words.feed(self._characters.finish()) + self._words.finish()
 
 
 def _ends_word(char: str) -> bool:

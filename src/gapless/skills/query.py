@@ -12,8 +12,18 @@ from typing import Any
 from gapless.errors import InvalidRequest
 from gapless.models.moondream.templates import SpecialIds
 from gapless.records import Picture, Token
-from gapless.skills.base import Ask, Piece, SkillContext, supported, text_sampling, to_prompt, user_text, wrapped
-from gapless.skills.detokenize import Detokenizer
+from gapless.skills.answer import AnswerText
+from gapless.skills.base import (
+    Ask,
+    Piece,
+    SkillContext,
+    answer_text,
+    supported,
+    text_sampling,
+    to_prompt,
+    user_text,
+    wrapped,
+)
 from gapless.skills.settings import Settings
 from gapless.skills.spatial import SpatialRefs, references
 from gapless.skills.tokenizer import Tokenizer
@@ -22,10 +32,9 @@ from gapless.skills.tokenizer import Tokenizer
 class QueryReader:
     """Reader of an answer. A stream yields the answer's words; the reasoning is whole once its end is seen."""
 
-    def __init__(self, tokenizer: Tokenizer, ids: SpecialIds, *, reasoning: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, ids: SpecialIds, text: AnswerText, *, reasoning: bool) -> None:
         self._tokenizer, self._ids = tokenizer, ids
-        self._text = Detokenizer(tokenizer)
-        self._pieces: list[str] = []
+        self._text = text
         self._reasons = reasoning
         self._thinking = reasoning
         self._thoughts: list[Token] = []
@@ -37,33 +46,27 @@ class QueryReader:
 
     def feed(self, tokens: Sequence[Token]) -> tuple[Piece, ...]:
         """See `Reader`."""
-        answer: list[int] = []
+        answer: list[Token] = []
         for token in tokens:
             if not self._thinking:
-                answer.append(token.id)
+                answer.append(token)
             elif token.id == self._ids.answer:
                 self._thinking = False
             else:
                 self._thoughts.append(token)
-        return self._keep(self._text.feed(answer))
+        return self._text.feed(answer)
 
     def finish(self) -> tuple[Piece, ...]:
         """See `Reader`."""
         self._thinking = False
-        return self._keep(self._text.finish())
+        return self._text.finish()
 
     def result(self) -> dict[str, Any]:
-        """`{"answer": str}`, and `"reasoning": {"text", "grounding"}` when it was asked for."""
-        result: dict[str, Any] = {"answer": "".join(self._pieces)}
+        """`{"answer": str}`, and `"reasoning": {"text", "grounding"}` and "logprobs" when they were asked for."""
+        result: dict[str, Any] = {"answer": self._text.text}
         if self._reasons:
             result["reasoning"] = grounded(self._tokenizer, self._ids, self._thoughts)
-        return result
-
-    def _keep(self, text: str) -> tuple[Piece, ...]:
-        if not text:
-            return ()
-        self._pieces.append(text)
-        return (text,)
+        return result | self._text.scores()
 
 
 def grounded(tokenizer: Tokenizer, ids: SpecialIds, tokens: Sequence[Token]) -> dict[str, Any]:
@@ -113,5 +116,6 @@ def query(
         raise InvalidRequest("spatial_refs point into a picture; pass an image too", param="spatial_refs")
     prompt = to_prompt(context, picture, wrapped(context, wrap, text, refs, "question"))
     sampling = text_sampling(context, prompt, chosen, phases=2 if reasoning else 1)
-    reader = QueryReader(context.tokenizer, templates.ids, reasoning=reasoning)
-    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout)
+    words = answer_text(context, chosen)
+    reader = QueryReader(context.tokenizer, templates.ids, words, reasoning=reasoning)
+    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, words)

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gapless.errors import InvalidRequest, shown
+from gapless.records import MAX_TOP_LOGPROBS
+from gapless.skills.tokenizer import utf8
 
 MAX_TEMPERATURE = 10.0
 COLDEST = 1e-4
@@ -20,12 +22,18 @@ COLDEST = 1e-4
 MAX_OBJECTS = 10_000
 MAX_TIMEOUT = 7 * 24 * 3600.0
 MAX_SEED = 2**63 - 1
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 256
+"""Characters. What may still become a match is held back, so this bounds how late a stream can be."""
 _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """None: the model's default. `timeout` in seconds for the whole request."""
+    """None: the model's default. `timeout` in seconds for the whole request.
+
+    `stop`: texts before which an answer ends. `logprobs`: wanted, with so many alternatives a token.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -33,6 +41,8 @@ class Settings:
     max_objects: int | None = None
     seed: int | None = None
     timeout: float | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
 
     @classmethod
     def parse(cls, settings: Mapping[str, object] | None) -> Settings:
@@ -55,6 +65,8 @@ class Settings:
             max_objects=_whole("max_objects", get("max_objects"), 1, MAX_OBJECTS),
             seed=_whole("seed", get("seed"), 0, MAX_SEED),
             timeout=_real("timeout", get("timeout"), 0.0, MAX_TIMEOUT, above=""),
+            stop=_stops(get("stop")),
+            logprobs=_whole("logprobs", get("logprobs"), 0, MAX_TOP_LOGPROBS),
         )
 
 
@@ -93,6 +105,20 @@ def _whole(name: str, value: object, low: int, high: int) -> int | None:
     if not low <= number <= high:
         raise _wrong(name, value, wanted)
     return number
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    """One string or a list of them; an empty list is none."""
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list | tuple) or len(stops) > MAX_STOPS:
+        raise _wrong("stop", value, f"a string or a list of at most {MAX_STOPS}")
+    for stop in stops:
+        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_LENGTH:
+            raise _wrong("stop", stop, f"strings of 1 to {MAX_STOP_LENGTH} characters")
+        utf8(stop, param="stop")
+    return tuple(stops)
 
 
 def _wrong(name: str, value: object, wanted: str) -> InvalidRequest:
