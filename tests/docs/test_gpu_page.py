@@ -79,9 +79,9 @@ def test_measured_times_add_up_as_well_as_is_said() -> None:
 
 def test_the_prediction_is_as_near_as_is_said() -> None:
     rows = json.loads((ROOT / "benchmarks" / "h200" / "decode-moondream2.json").read_text())["rows"]
-    far = [r for r in rows if abs(r["predicted_gain"] - r["observed_gain"]) > 0.02]
-    assert [(r["sampler"], r["streams"]) for r in far] == [("default", 128)]
-    assert f"{100 * far[0]['predicted_gain']:.1f} % predicted, {100 * far[0]['observed_gain']:.1f} % observed" in README
+    far = max(abs(r["predicted_gain"] - r["observed_gain"]) for r in rows)
+    assert len(rows) == 20 and far < 0.012
+    assert "With the default sampler, too, all predictions are within 1.2 points" in README
 
 
 def test_callers_of_the_library_wait_as_is_said() -> None:

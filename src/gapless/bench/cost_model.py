@@ -132,11 +132,12 @@ def marginal_row_ms(forwards: Mapping[int, float], streams: int) -> float | None
 def points_of(rows: Sequence[Mapping[str, Any]], tokens: float | None = None) -> dict[int, Point]:
     """The points of a decode report's rows, by streams; streams whose depth-1 row has a hole are left out.
 
-    From the row of depth 1: G is `forward_ms` + `sampling_ms` (graphs replayed alone), C is `plan_ms` + `launch_ms` +
-    `commit_ms`, T_block is `period_ms`, H what of T_block is not G. `tokens` overrides L; else see `answer_tokens`.
+    From the row of depth 1: G is `device_ms`, or where a report lacks it `forward_ms` + `sampling_ms` (the same graphs
+    replayed alone, without what a launch puts around them), C is `plan_ms` + `launch_ms` + `commit_ms`, T_block is
+    `period_ms`, H what of T_block is not G. `tokens` overrides L; else see `answer_tokens`.
     """
     blocking = {row["streams"]: row for row in rows if row["depth"] == 1}
-    forwards = {streams: row["forward_ms"] for streams, row in blocking.items() if row.get("forward_ms")}
+    forwards = {streams: time for streams, row in blocking.items() if (time := _forward_of(row))}
     points = {}
     for streams, row in sorted(blocking.items()):
         length = tokens or answer_tokens([other for other in rows if other["streams"] == streams])
@@ -147,11 +148,18 @@ def points_of(rows: Sequence[Mapping[str, Any]], tokens: float | None = None) ->
 
 
 def _parts_of(row: Mapping[str, Any]) -> Parts | None:
-    forward, sampling, period = row.get("forward_ms"), row.get("sampling_ms"), row.get("period_ms")
+    forward, sampling, period = _forward_of(row), row.get("sampling_ms") or 0.0, row.get("period_ms")
     host = [row[name] for name in ("plan_ms", "launch_ms", "commit_ms") if row.get(name) is not None]
-    if not forward or sampling is None or not period or len(host) < 3:
+    if not forward or not period or len(host) < 3:
         return None
     return Parts(forward, sampling, sum(host), max(0.0, period - forward - sampling))
+
+
+def _forward_of(row: Mapping[str, Any]) -> float | None:
+    """All of a step on the device but its sampling; None where the row does not say."""
+    if row.get("device_ms"):
+        return float(row["device_ms"] - (row.get("sampling_ms") or 0.0))
+    return row["forward_ms"] if row.get("forward_ms") and row.get("sampling_ms") is not None else None
 
 
 def answer_tokens(rows: Sequence[Mapping[str, Any]]) -> float | None:
