@@ -105,6 +105,7 @@ def test_a_picture_and_its_block_ask_nothing(rows: int | None, tiling: tuple[int
     with CaptureWatch():
         picture = m.encode_picture(crops, tiling)
         m.prefill_prefix(picture, cache, ints(46))
+        m.prefill_inset(picture, 750, cache, ints(128))
         cache.copy_page(45, 50)
         cache.poison((3, 7))
     assert picture.shape == (729, 2048)

@@ -72,6 +72,10 @@ class EndingModel:
         """See `Model`."""
         self._model.prefill_prefix(picture, cache, pages)
 
+    def prefill_inset(self, picture: Tensor, start: int, cache: KVCache, pages: Tensor) -> None:
+        """See `Model`."""
+        self._model.prefill_inset(picture, start, cache, pages)
+
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """See `Model`."""
         return self._model.embed(ids, values)

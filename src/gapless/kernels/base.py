@@ -71,6 +71,13 @@ class Kernels(Protocol[P]):
         """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset)."""
         ...
 
+    def read_kv(self, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Load k, v [S, H, D] from a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [S].
+
+        Nothing else is read.
+        """
+        ...
+
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: P) -> Tensor:
         """Paged attention: q [T, H, D] over a layer's cache -> [T, H, D]; each token sees positions 0..its own.
 
@@ -79,7 +86,8 @@ class Kernels(Protocol[P]):
         ...
 
     def attend_block(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Bidirectional attention inside N blocks: q, k, v [N, T, H, D] -> [N, T, H, D]. Scale 1/sqrt(D)."""
+        """Attention of N blocks in which all see all: q [N, T, H, D], k, v [N, S, H, D] -> [N, T, H, D]; S > T where a
+        block also sees what is before it. Scale 1/sqrt(D)."""
         ...
 
     def adaptive_average(self, x: Tensor, side: int) -> Tensor:

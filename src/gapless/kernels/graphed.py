@@ -58,6 +58,7 @@ class Graphed:
     layer_norm = staticmethod(reference.layer_norm)
     linear = staticmethod(reference.linear)
     write_kv = staticmethod(reference.write_kv)
+    read_kv = staticmethod(reference.read_kv)
     attend_block = staticmethod(reference.attend_block)
     adaptive_average = staticmethod(reference.adaptive_average)
     fourier_features = staticmethod(reference.fourier_features)

@@ -142,6 +142,15 @@ def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Ten
     values[page, :, offset] = v
 
 
+def read_kv(keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Load k, v [S, H, D] from a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [S].
+
+    Nothing else is read: the rest of a page may hold NaN.
+    """
+    page, offset = cell
+    return keys[page, :, offset], values[page, :, offset]
+
+
 def attend(q: Tensor, keys: Tensor, values: Tensor, at: Paging) -> Tensor:
     """Paged attention: q [T, H, D] over a layer's keys, values [pages + 1, H, page_size, D] -> [T, H, D].
 
@@ -176,9 +185,9 @@ def _clear_tails(v: Tensor, at: Paging) -> None:
 
 
 def attend_block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Bidirectional attention inside blocks: q, k, v [N, T, H, D] -> [N, T, H, D]; the N blocks do not see each other.
+    """Attention in which all see all: q [N, T, H, D], k, v [N, S, H, D] -> [N, T, H, D].
 
-    Scale 1/sqrt(D).
+    The N blocks do not see each other; S > T where one also sees what is before it. Scale 1/sqrt(D).
     """
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)

@@ -53,6 +53,14 @@ class Model(Protocol):
         """Compute BOS + picture as one bidirectional block at positions 0..prefix-1 into `pages` (int64 [n])."""
         ...
 
+    def prefill_inset(self, picture: Tensor, start: int, cache: KVCache, pages: Tensor) -> None:
+        """Compute picture [prefix - 1, dim] as one block at positions start.. of the sequence with page table `pages`.
+
+        Each position of the block sees the whole block and positions 0..start-1, which were written before; `pages`
+        int64 [n] holds them all. In float32 its bits depend on what it sees alone.
+        """
+        ...
+
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """ids int64 [T], values float32 [T, 2] -> [T, dim]. A coord id reads values[:, 0], a size id both.
 

@@ -56,7 +56,11 @@ class Moondream:
     def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
         """Compute BOS + picture [prefix - 1, dim] as one block into `pages` int64 [n]."""
         bos = self.text.wte[self.config.tokenizer.bos_id]
-        self.text.prefill_block(torch.cat((bos[None], picture)), _own(cache), pages)
+        self.text.prefill_block(torch.cat((bos[None], picture)), 0, _own(cache), pages)
+
+    def prefill_inset(self, picture: Tensor, start: int, cache: KVCache, pages: Tensor) -> None:
+        """Compute a picture [prefix - 1, dim] as one block at positions start.. behind what is in `pages` int64 [n]."""
+        self.text.prefill_block(picture, start, _own(cache), pages)
 
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token."""

@@ -78,15 +78,22 @@ class TextDecoder:
             x = x + block.proj(seen) + block.mlp(n)
         return x[:real]
 
-    def prefill_block(self, x: Tensor, cache: PagedKV, pages: Tensor) -> None:
-        """Run x [P, dim] at positions 0..P-1 as one block in which all see all; keep its K/V in `pages` int64 [n]."""
-        positions = torch.arange(x.shape[0], device=x.device)
-        cell = pages[positions // cache.page_size], positions % cache.page_size
-        cos, sin = self.cos[positions], self.sin[positions]
+    def prefill_block(self, x: Tensor, start: int, cache: PagedKV, pages: Tensor) -> None:
+        """Run x [P, dim] at positions start.. as one block; keep its K/V in `pages` int64 [n], the sequence's table.
+
+        All of the block see all of it, and positions 0..start-1, which are read from `pages`.
+        """
+        positions = torch.arange(start + x.shape[0], device=x.device)
+        page, offset = pages[positions // cache.page_size], positions % cache.page_size
+        before, cell = (page[:start], offset[:start]), (page[start:], offset[start:])
+        cos, sin = self.cos[start : start + x.shape[0]], self.sin[start : start + x.shape[0]]
         for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
             n = block.ln(x)
             q, k, v = self._rotated(block.qkv(n), cos, sin)
             self.kernels.write_kv(k, v, keys, values, cell)
+            if start:
+                earlier = self.kernels.read_kv(keys, values, before)
+                k, v = (torch.cat(parts) for parts in zip(earlier, (k, v), strict=True))
             seen = self.kernels.attend_block(q[None], k[None], v[None])[0].flatten(1)
             x = x + block.proj(seen) + block.mlp(n)
 
