@@ -203,6 +203,14 @@ class Reading:
         self.twos = sum(weighed(layer_two(word, j, h1), j) for j, word in enumerate(words)) & U64
         self.position = len(words)
 
+    def feed_inset(self, picture: int) -> None:
+        """Read a further picture: everything in it sees all of it and what came before."""
+        block = [(word, self.position + j) for j, word in enumerate(picture_words(self.spec, picture))]
+        self.ones = (self.ones + sum(weighed(layer_one(word, at), at) for word, at in block)) & U64
+        h1 = summed(self.ones, SALT_H1)
+        self.twos = (self.twos + sum(weighed(layer_two(word, at, h1), at) for word, at in block)) & U64
+        self.position += len(block)
+
     def feed(self, token_id: int, values: tuple[float, ...] = ()) -> Hidden:
         """Read one token; its hidden pair foretells the next."""
         word, at = word_of(self.spec, token_id, values), self.position

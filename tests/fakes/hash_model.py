@@ -124,9 +124,19 @@ class HashModel:
         x = torch.cat([bos, picture])
         count = len(x)
         assert count == self.prefix, f"the block has {count} positions, not {self.prefix}"
-        positions, tables = torch.arange(count, device=self.device), pages[None, :].expand(count, -1)
+        self._block(x, 0, cache, pages)
+
+    def prefill_inset(self, picture: Tensor, start: int, cache: HashCache, pages: Tensor) -> None:
+        """Write a picture at positions start.. of `pages`; it sees what is before it too."""
+        assert len(picture) == self.prefix - 1
+        self._block(picture, start, cache, pages)
+
+    def _block(self, x: Tensor, start: int, cache: HashCache, pages: Tensor) -> None:
+        count = len(x)
+        positions = torch.arange(start, start + count, device=self.device)
+        tables = pages[None, :].expand(count, -1)
         cache.write(0, positions, tables, _layer_one(x, positions))
-        last = torch.full((count,), count - 1, device=self.device)
+        last = torch.full((count,), start + count - 1, device=self.device)
         h1 = cache.total(0, last, tables, lang.SALT_H1)
         cache.write(1, positions, tables, _layer_two(x, positions, h1))
 

@@ -31,8 +31,13 @@ def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...]
     reading = Reading(spec)
     if request.prompt.picture is not None:
         reading.feed_picture(lang.picture_word(request.prompt.picture.crops, request.prompt.picture.tiling))
-    for token_id, values in zip(request.prompt.ids, request.prompt.values, strict=True):
-        reading.feed(token_id, values)
+    insets = {inset.at: inset.picture for inset in request.prompt.insets}
+    begun = reading.position
+    while (at := reading.position - begun) < len(request.prompt.ids):
+        if at in insets:
+            reading.feed_inset(lang.picture_word(insets[at].crops, insets[at].tiling))
+        else:
+            reading.feed(request.prompt.ids[at], request.prompt.values[at])
     s = request.sampling
     walker = Walker.start(table, request.program, s.max_tokens, s.max_objects)
     tokens: list[Token] = []

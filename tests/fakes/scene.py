@@ -22,7 +22,7 @@ from gapless.config import EngineConfig
 from gapless.constrain.table import PROGRAMS, Table, build_table
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
-from gapless.records import DeviceLimits, Emission, Finish, Picture, Prompt, Request, Sampling, Token
+from gapless.records import DeviceLimits, Emission, Finish, Inset, Picture, Prompt, Request, Sampling, Token
 
 MOST_TICKS = 20_000
 
@@ -70,11 +70,12 @@ def ask(
 
 
 def mix_of_requests(
-    seed: int, count: int, *, host: float = 0.0, cancels: float = 0.15, spread: int = 30
+    seed: int, count: int, *, host: float = 0.0, cancels: float = 0.15, spread: int = 30, inset: int = 0
 ) -> list[Entry]:
     """Every skill, with and without pictures, prompts with coordinates, all kinds of sampling, random arrivals.
 
-    `host`: the share of requests whose masks are built on the host; `cancels`: the share that is cancelled some time.
+    `host`: the share of requests whose masks are built on the host; `cancels`: the share that is cancelled some time;
+    `inset`: positions that a further picture takes in a prompt, and then prompts have up to two of them (0: none).
     """
     rng = random.Random(seed)
     entries = []
@@ -92,11 +93,27 @@ def mix_of_requests(
             top_logprobs=rng.choice([-1, -1, 0, 3]),
         )
         program = rng.choice(PROGRAMS)
-        request = Request(number, Prompt(ids, values, shown), program, sampling, host_masked=rng.random() < host)
+        prompt = Prompt(ids, values, shown)
+        if inset:
+            shown_too = [picture(rng.randrange(5)) for _ in range(rng.randrange(3))]
+            prompt = with_insets(prompt, shown_too, inset, rng)
+        request = Request(number, prompt, program, sampling, host_masked=rng.random() < host)
         arrives = rng.randrange(spread)
         cancelled = arrives + rng.randrange(25) if rng.random() < cancels else None
         entries.append(Entry(request, arrives, cancelled))
     return entries
+
+
+def with_insets(prompt: Prompt, pictures: Sequence[Picture], length: int, rng: random.Random) -> Prompt:
+    """The prompt with pictures of `length` positions before any of its ids, but behind BOS; filler is any id."""
+    ids, values, insets = list(prompt.ids), list(prompt.values), []
+    places = sorted(rng.randrange(prompt.picture is None, len(ids)) for _ in pictures)
+    for i, (place, shown) in enumerate(zip(places, pictures, strict=True)):
+        at = place + i * length
+        ids[at:at] = [rng.randrange(64) for _ in range(length)]
+        values[at:at] = [()] * length
+        insets.append(Inset(at, shown))
+    return Prompt(tuple(ids), tuple(values), prompt.picture, tuple(insets))
 
 
 def _prompt(rng: random.Random) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:

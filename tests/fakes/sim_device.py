@@ -33,6 +33,7 @@ from gapless.records import (
     Flags,
     Lane,
     Mask,
+    Picture,
     Prefill,
     RowRecord,
     RowRef,
@@ -263,8 +264,17 @@ class SimDevice:
             self._memory.write_block(prefill.prefix_pages, picture)
         if prefill.tail is not None:
             self._memory.copy_page(*prefill.tail)
-        for token_id, values in zip(prefill.ids, prefill.values, strict=True):
-            self._feed(row, token_id, values)
+        insets = {prefill.position + inset.at: inset.picture for inset in prefill.insets}
+        while row.position < prefill.position + len(prefill.ids):
+            if row.position in insets:
+                self._show(row, insets[row.position])
+            else:
+                at = row.position - prefill.position
+                self._feed(row, prefill.ids[at], prefill.values[at])
+
+    def _show(self, row: SimRow, picture: Picture) -> None:
+        self._memory.write_inset(row.table, lang.picture_word(picture.crops, picture.tiling), row.position)
+        row.position += self._spec.prefix - 1
 
     def _decode(self, row: SimRow) -> None:
         if row.done:

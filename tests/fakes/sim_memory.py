@@ -74,10 +74,17 @@ class PagedMemory:
     def write_block(self, table: Sequence[int], picture: int) -> None:
         """BOS and picture, everything seeing everything."""
         words = [lang.word_of(self.spec, self.spec.rules.end), *lang.picture_words(self.spec, picture)]
-        for position, word in enumerate(words):
+        self._write_all(table, words, 0)
+
+    def write_inset(self, table: Sequence[int], picture: int, start: int) -> None:
+        """A picture behind what is there: everything in it sees all of it and all before it."""
+        self._write_all(table, lang.picture_words(self.spec, picture), start)
+
+    def _write_all(self, table: Sequence[int], words: Sequence[int], start: int) -> None:
+        for position, word in enumerate(words, start):
             self._write(0, table, position, lang.layer_one(word, position))
-        h1 = self._total(0, table, len(words) - 1, lang.SALT_H1)
-        for position, word in enumerate(words):
+        h1 = self._total(0, table, start + len(words) - 1, lang.SALT_H1)
+        for position, word in enumerate(words, start):
             self._write(1, table, position, lang.layer_two(word, position, h1))
 
 

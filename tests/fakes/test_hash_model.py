@@ -68,6 +68,29 @@ def test_paged_torch_and_unpaged_python_agree_bit_for_bit(picture, together):
         assert tuple(model.size_value(hidden)[row].tolist()) == lang.size_of(pair)
 
 
+@pytest.mark.parametrize("front", [None, crops(1)])
+def test_a_picture_inside_a_prompt_is_read_alike_and_sees_what_is_before_it(front):
+    model, ends = HashModel(SPEC), set()
+    for first in (PROMPT[:3], ((2, ()), *PROMPT[1:3])):
+        _, cache = read_in_torch(model, first, front, [9, 3, 17, 4, 30, 2, 8, 21, 22], True)
+        start, table = (
+            len(first) + (SPEC.prefix if front is not None else 0),
+            torch.tensor([9, 3, 17, 4, 30, 2, 8, 21, 22]),
+        )
+        model.prefill_inset(model.encode_picture(torch.from_numpy(crops(5)), (1, 1)), start, cache, table)
+        x, at = model.embed(*ids_and_values([(20, ())])), torch.tensor([start + SPEC.prefix - 1])
+        hidden = model.forward(x, at, table[None], cache)
+        plain = Reading(SPEC)
+        if front is not None:
+            plain.feed_picture(lang.picture_word(front, (1, 1)))
+        for token in first:
+            plain.feed(*token)
+        plain.feed_inset(lang.picture_word(crops(5), (1, 1)))
+        assert hidden.tolist() == [[signed(word) for word in plain.feed(20)]]
+        ends.add(tuple(cache.words[table[start // PAGE], start % PAGE].tolist()))
+    assert len(ends) == 2
+
+
 def test_every_part_of_a_prefix_matters():
     base = read_plainly(PROMPT, crops(1))[-1]
     changed = [list(PROMPT) for _ in range(5)]

@@ -28,7 +28,7 @@ from gapless.device.graphs import Graphs, Stage
 from gapless.device.packet import Asked, check_step, demand, write_head
 from gapless.device.pinned import Slot
 from gapless.device.program import Program
-from gapless.device.prompt import Prompt, prompt_words, write_prompt
+from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
 from gapless.device.stopwatch import Stopwatch, Times
@@ -36,7 +36,7 @@ from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
-from gapless.records import Arrival, Crops, DeviceLimits, Lane, Mask, RowRef, Step, StepKind
+from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, RowRef, Step, StepKind
 
 _CLOSED = "the device was closed; load the model again"
 
@@ -149,15 +149,17 @@ class CudaDevice:
             self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
         self._prompts[: ends[-1]].copy_(slot.prompts[: ends[-1]], non_blocking=True)
         for place, (prefill, start, end) in enumerate(zip(step.prefills, [0, *ends], ends, strict=False)):
-            crops = None if prefill.picture is None else self._upload(step, prefill.picture.crops)
-            self.program.prompt(place, prefill, Prompt.of(prefill, self._prompts[start:end], crops))
-            if crops is not None:
-                self._arena.release()
+            pictures = [self._picture(step, picture) for picture in pictures_of(prefill)]
+            self.program.prompt(place, prefill, Prompt.of(prefill, self._prompts[start:end]), pictures)
         self.program.head(bucket)
 
-    def _upload(self, step: Step, crops: Crops) -> torch.Tensor:
+    def _picture(self, step: Step, picture: Picture) -> torch.Tensor:
+        """Upload a picture's crops and encode them; their room in the arena is free when the tower has run."""
         arrived = self.runtime.event(timed=self._watch.detailed)
-        return self._arena.send(crops, arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
+        crops = self._arena.send(picture.crops, arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
+        embedded = self.program.encode(crops, picture.tiling)
+        self._arena.release()
+        return embedded
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Keep the lines where no later step writes them, and copy them to the host behind that."""

@@ -19,7 +19,7 @@ import torch
 from gapless.constrain.table import Table
 from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, write_head
 from gapless.device.program import Program, new_lines
-from gapless.device.prompt import Prompt, prompt_words, write_prompt
+from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
 from gapless.device.tail import MASKED, Needs
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
@@ -29,12 +29,12 @@ from gapless.records import Crops, DeviceLimits, Mask, Prefill, RowRef, Step, St
 @dataclass(frozen=True, slots=True)
 class Work:
     """A step with all it needs, sharing no memory that the host may write. `words` matter up to `sent`; each prompt
-    has its words and its picture's crops, uint8, if it computes one."""
+    has its words and the crops, uint8, of the pictures it computes, as `pictures_of` orders them."""
 
     step: Step
     words: Words
     sent: int
-    prompts: tuple[tuple[Words, Crops | None], ...]
+    prompts: tuple[tuple[Words, tuple[Crops, ...]], ...]
 
 
 def pack_step(step: Step, layout: Layout) -> Work:
@@ -44,10 +44,10 @@ def pack_step(step: Step, layout: Layout) -> Work:
     return Work(step, words, Packet(layout, words).fill(step), tuple(_pack_prompt(p) for p in step.prefills))
 
 
-def _pack_prompt(prefill: Prefill) -> tuple[Words, Crops | None]:
+def _pack_prompt(prefill: Prefill) -> tuple[Words, tuple[Crops, ...]]:
     words = np.empty(prompt_words(prefill), dtype=np.int64)
     write_prompt(prefill, words)
-    return words, None if prefill.picture is None else prefill.picture.crops.copy()
+    return words, tuple(picture.crops.copy() for picture in pictures_of(prefill))
 
 
 class Executor:
@@ -75,8 +75,9 @@ class Executor:
             self._needs.begin(prefill.start)
         if step.kind is StepKind.PREFILL:
             for i, (prefill, (words, crops)) in enumerate(zip(step.prefills, work.prompts, strict=True)):
-                shown = None if crops is None else torch.from_numpy(crops)
-                self.program.prompt(i, prefill, Prompt.of(prefill, torch.from_numpy(words), shown))
+                pairs = zip(crops, pictures_of(prefill), strict=True)
+                pictures = [self.program.encode(torch.from_numpy(own), of.tiling) for own, of in pairs]
+                self.program.prompt(i, prefill, Prompt.of(prefill, torch.from_numpy(words)), pictures)
             self.program.head(count)
         else:
             if self._rehearse:

@@ -12,6 +12,8 @@ whether it was prefilled or decoded is the model's promise (`models.base`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -76,16 +78,29 @@ class Program:
         """Hidden -> logits, of the first `count` rows."""
         self.batch.logits[:count] = self.model.logits(self.batch.hidden[:count])
 
-    def prompt(self, place: int, prefill: Prefill, prompt: Prompt) -> None:
-        """Compute a sequence's picture block if it has one to compute, then feed its ids -> hidden at `place`."""
-        if prefill.picture is not None and prompt.crops is not None:
-            picture = self.model.encode_picture(prompt.crops, prefill.picture.tiling)
-            self.model.prefill_prefix(picture, self.cache, prompt.prefix_pages)
+    def encode(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """A picture's crops, uint8 on the device -> its embeddings [prefix - 1, dim]."""
+        return self.model.encode_picture(crops, tiling)
+
+    def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor]) -> None:
+        """Compute a sequence's picture block if it has one to compute, then feed its ids and insets -> hidden at
+        `place`. `pictures`: embeddings of `pictures_of(prefill)`."""
+        table, insets = self.rows.pages[prefill.start.ref.row], list(pictures)
+        if prefill.picture is not None:
+            self.model.prefill_prefix(insets.pop(0), self.cache, prompt.prefix_pages)
         if prefill.tail is not None:
             self.cache.copy_page(*prefill.tail)
-        table = self.rows.pages[prefill.start.ref.row][None]
-        feed = Feed(prompt.ids, prompt.values, prompt.positions, table)
-        self.batch.hidden[place] = self._forward(feed)[-1]
+        fed = 0
+        for inset, picture in zip(prefill.insets, insets, strict=True):
+            if fed < inset.at:
+                self._text(prompt, slice(fed, inset.at), table)
+            self.model.prefill_inset(picture, prefill.position + inset.at, self.cache, table)
+            fed = inset.at + len(picture)
+        self.batch.hidden[place] = self._text(prompt, slice(fed, None), table)[-1]
+
+    def _text(self, prompt: Prompt, part: slice, table: Tensor) -> Tensor:
+        """Feed a part of a prompt's ids, not empty -> hidden [T, dim]."""
+        return self._forward(Feed(prompt.ids[part], prompt.values[part], prompt.positions[part], table[None]))
 
     def tail(self, count: int, kind: TailKind) -> None:
         """Do what is asked of the first `count` rows of the inbox."""

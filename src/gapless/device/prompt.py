@@ -1,7 +1,8 @@
 """Prompts as int64 words that travel in one piece: what one sequence's prefill feeds.
 
 In: a `Prefill` with T ids, which computes a picture block on n pages or none. Out: 3 T + n words: the ids, the
-positions, the values (two float32 to a word), the block's pages; and on the device the same words by name.
+positions, the values (two float32 to a word), the block's pages; and on the device the same words by name. Pictures
+travel apart from them, in the order of `pictures_of`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gapless.device.packet import Words
-from gapless.records import POISON, Prefill
+from gapless.records import POISON, Picture, Prefill
 
 
 def prompt_words(prefill: Prefill) -> int:
@@ -33,20 +34,24 @@ def write_prompt(prefill: Prefill, words: Words) -> None:
     words[3 * length :] = prefill.prefix_pages
 
 
+def pictures_of(prefill: Prefill) -> tuple[Picture, ...]:
+    """The pictures a prefill computes, in the order in which it feeds them: its block's, then its insets'."""
+    front = () if prefill.picture is None else (prefill.picture,)
+    return (*front, *(inset.picture for inset in prefill.insets))
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt on the device: `ids` and `positions` int64 [T], `values` float32 [T, 2], `prefix_pages` int64 [n], and
-    the crops when it computes a picture block."""
+    """A prompt on the device: `ids` and `positions` int64 [T], `values` float32 [T, 2], `prefix_pages` int64 [n]."""
 
     ids: Tensor
     positions: Tensor
     values: Tensor
     prefix_pages: Tensor
-    crops: Tensor | None
 
     @classmethod
-    def of(cls, prefill: Prefill, words: Tensor, crops: Tensor | None) -> Prompt:
+    def of(cls, prefill: Prefill, words: Tensor) -> Prompt:
         """Name the parts of a prefill's words."""
         length, pages = len(prefill.ids), len(prefill.prefix_pages)
         ids, positions, values, prefix_pages = torch.split(words, [length, length, length, pages])
-        return cls(ids, positions, values.view(torch.float32).view(length, 2), prefix_pages, crops)
+        return cls(ids, positions, values.view(torch.float32).view(length, 2), prefix_pages)
