@@ -108,6 +108,12 @@ class Prompt:
     picture: Picture | None = None
     insets: tuple[Inset, ...] = ()
 
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All its pictures, in the order in which they stand."""
+        front = () if self.picture is None else (self.picture,)
+        return (*front, *(inset.picture for inset in self.insets))
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.fakes.scene import picture
 
-from gapless.api.arena import ALIGN, Arena, ArenaView, Region
+from gapless.api.arena import ALIGN, Arena, ArenaView, Region, room_for
 
 
 @pytest.fixture
@@ -59,6 +59,25 @@ def test_a_picture_that_is_there_is_shared_until_the_last_holder_is_gone(arena, 
     del second
     arena.free(*view.take_freed())
     assert arena.held == 0
+
+
+def test_several_pictures_go_in_together_or_not_at_all(arena, view):
+    small, large = [picture(seed, 20) for seed in range(3)], picture(7, 50)  # one and four times ALIGN
+    assert room_for([*small, small[0]]) == 3 * ALIGN and room_for([]) == 0
+    regions = arena.place_all([*small, small[0]])
+    shown = [view.picture(region) for region in regions]
+    assert arena.held == 3 and all(map(same, shown, [*small, small[0]]))
+    for pictures in ([small[1], large], [picture(8, 20), picture(9, 20)]):
+        assert arena.place_all(pictures) is None
+        assert arena.held == 3 and all(map(same, shown, [*small, small[0]]))
+    assert arena.place_all([]) == ()
+    shown.pop(0)
+    arena.free(*view.take_freed())
+    assert arena.held == 3, "the fourth is still there"
+    shown.clear()
+    for offset in view.take_freed():
+        arena.free(offset)
+    assert arena.held == 0 and arena.place_all([large]) is not None
 
 
 def test_crops_are_read_only_there(arena, view):

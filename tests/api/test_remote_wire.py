@@ -65,6 +65,7 @@ downward = st.one_of(
         st.none() | numbers,
         numbers,
         st.none() | regions,
+        st.lists(st.tuples(ids, regions), max_size=2).map(tuple),
     ),
     st.builds(wire.Cancel, counts),
     st.just(wire.Tell()),

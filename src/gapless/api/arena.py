@@ -11,6 +11,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -59,7 +60,7 @@ class Arena:
     def place(self, picture: Picture) -> Region | None:
         """Put a picture in, with one holder more; None if there is no room now. Raises `ValueError` if there never is
         any."""
-        size = -(-picture.crops.nbytes // ALIGN) * ALIGN
+        size = _room(picture)
         if size > self.capacity:
             raise ValueError(f"a picture of {size} bytes in an arena of {self.capacity}")
         offset = self._places.get(picture.digest)
@@ -74,6 +75,18 @@ class Arena:
         n, height, width, channels = picture.crops.shape
         shape = (n, height, width, channels)
         return Region(offset, shape, picture.digest, picture.tiling, picture.width, picture.height)
+
+    def place_all(self, pictures: Sequence[Picture]) -> tuple[Region, ...] | None:
+        """Put pictures in, each with one holder more; None, and nothing is held, if there is no room for all now."""
+        regions: list[Region] = []
+        for picture in pictures:
+            region = self.place(picture)
+            if region is None:
+                for placed in regions:
+                    self.free(placed.offset)
+                return None
+            regions.append(region)
+        return tuple(regions)
 
     def free(self, offset: int) -> None:
         """One holder of the region there is gone."""
@@ -138,6 +151,15 @@ class ArenaView:
         taken = tuple(self._freed[:count])
         del self._freed[:count]
         return taken
+
+
+def room_for(pictures: Sequence[Picture]) -> int:
+    """Bytes that pictures take in an arena which holds no other; those of one digest lie there once."""
+    return sum({picture.digest: _room(picture) for picture in pictures}.values())
+
+
+def _room(picture: Picture) -> int:
+    return -(-picture.crops.nbytes // ALIGN) * ALIGN
 
 
 def _nameless_memory(size: int) -> int:

@@ -29,7 +29,7 @@ from gapless.engine.build import Engine
 from gapless.engine.mailbox import Mail
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
-from gapless.records import Prompt, Request
+from gapless.records import Inset, Prompt, Request
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which a worker of the CPU device hands the interpreter to the loop."""
@@ -102,7 +102,8 @@ class SocketMailbox:
 
     def _request(self, submit: wire.Submit) -> Request:
         picture = None if submit.region is None else self._arena.picture(submit.region)
-        prompt = Prompt(submit.ids, submit.values, picture)
+        insets = tuple(Inset(at, self._arena.picture(region)) for at, region in submit.insets)
+        prompt = Prompt(submit.ids, submit.values, picture, insets)
         return Request(
             submit.id,
             prompt,

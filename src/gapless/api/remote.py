@@ -27,6 +27,7 @@ from queue import Empty, SimpleQueue
 import zmq
 
 from gapless.api import wire
+from gapless.api.arena import room_for
 from gapless.api.channel import Channel
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
@@ -110,11 +111,11 @@ class RemoteRunner:
 
     def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
         """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
-        picture = prompt.picture
-        if picture is not None and picture.crops.nbytes > self._process.arena.capacity:
+        room = room_for(prompt.pictures)
+        if room > self._process.arena.capacity:
             raise InvalidRequest(
-                f"the picture's crops have {picture.crops.nbytes} bytes; the engine process takes "
-                f"{self._process.arena.capacity}",
+                f"the crops of the request's pictures take {room} bytes; the engine process takes "
+                f"{self._process.arena.capacity}; send smaller pictures, or fewer at once",
                 param="image",
             )
         with self._lock:
@@ -281,11 +282,11 @@ class RemoteRunner:
                 )
 
     def _send(self, request: Request) -> bool:
-        prompt, region = request.prompt, None
-        if prompt.picture is not None:
-            region = self._process.arena.place(prompt.picture)
-            if region is None:
-                return False
+        prompt = request.prompt
+        regions = self._process.arena.place_all(prompt.pictures)
+        if regions is None:
+            return False
+        front = 0 if prompt.picture is None else 1
         self._process.line.send(
             wire.Submit(
                 request.id,
@@ -296,7 +297,8 @@ class RemoteRunner:
                 request.host_masked,
                 request.deadline,
                 request.submitted or 0.0,
-                region,
+                regions[0] if front else None,
+                tuple((inset.at, region) for inset, region in zip(prompt.insets, regions[front:], strict=True)),
             )
         )
         return True

@@ -99,7 +99,7 @@ class Open(msgspec.Struct, frozen=True, tag=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """A `Request`; `region` says where its picture lies."""
+    """A `Request`; `region` says where its picture lies, `insets` where those of its insets, each behind its `at`."""
 
     id: int
     ids: tuple[int, ...]
@@ -110,6 +110,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     deadline: float | None
     submitted: float
     region: Region | None = None
+    insets: tuple[tuple[int, Region], ...] = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
