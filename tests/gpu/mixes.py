@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tests.fakes.scene import Entry
+from tests.fakes.scene import Entry, with_insets
 from tokenizers import Tokenizer
 
 from gapless.bench.samples import read_samples
@@ -22,6 +22,8 @@ from gapless.images.decode import load_picture
 from gapless.models.moondream.config import MoondreamConfig, TemplatesConfig
 from gapless.records import Picture, Prompt, Request, Sampling
 
+GLINT_INSET = 256
+"""Positions of a picture of the bundled model."""
 FIRST_WORD = 10
 """Ids below have meanings of their own."""
 
@@ -38,14 +40,19 @@ def mix(
     spread: int = 20,
     pictures: int = 3,
     longest: int = 40,
+    insets: bool = False,
 ) -> list[Entry]:
     """`count` requests with ids from `first` on, arriving before ticks 0..spread. `greedy`: all of temperature 0, with
-    the two best logprobs; `cancels`, `host`: the shares that are cancelled, and whose masks are built on the host."""
+    the two best logprobs; `cancels`, `host`: the shares that are cancelled, and whose masks are built on the host;
+    `insets`: up to two of the pictures stand inside each prompt too."""
     rng = random.Random(seed)
     shown = [_picture(config, seed * 1000 + i) for i in range(pictures)]
     entries = []
     for number in range(first, first + count):
         prompt = _prompt(config, rng, rng.choice(shown) if rng.random() < 0.8 else None)
+        if insets:
+            inside = [rng.choice(shown) for _ in range(rng.randrange(3))]
+            prompt = with_insets(prompt, inside, config.text.prefix_attn - 1, rng)
         request = Request(number, prompt, rng.choice(PROGRAMS), _sampling(rng, greedy, longest))
         arrives = rng.randrange(spread + 1)
         cancelled = arrives + rng.randrange(60) if rng.random() < cancels else None
@@ -108,6 +115,18 @@ def asked(config: MoondreamConfig, tokenizer: Tokenizer, *, greedy: bool) -> lis
         prompt = Prompt(ids, ((),) * len(ids), pictures[question.picture])
         entries.append(Entry(Request(number, prompt, program, sampling), number % 12))
     return entries
+
+
+def beside(entries: Sequence[Entry]) -> list[Entry]:
+    """The same questions, every second one with the next one's picture inside its prompt."""
+    pictures = [entry.request.prompt.picture for entry in entries]
+    changed = []
+    for i, entry in enumerate(entries):
+        prompt, other = entry.request.prompt, pictures[(i + 1) % len(pictures)]
+        if i % 2 and other is not None:
+            prompt = with_insets(prompt, [other], GLINT_INSET, random.Random(i))
+        changed.append(replace(entry, request=replace(entry.request, prompt=prompt)))
+    return changed
 
 
 def _cut(path: Path, spec: CropSpec) -> Picture:

@@ -82,8 +82,14 @@ def last_hidden(model: Moondream, request: Request, said: Sequence[Token]) -> Te
         crops = torch.from_numpy(prompt.picture.crops).to(device)
         model.prefill_prefix(model.encode_picture(crops, prompt.picture.tiling), cache, pages)
     x = model.embed(torch.tensor(ids, device=device), values.to(device))
-    positions = torch.arange(start, start + len(ids), device=device)
-    return model.forward(x, positions, pages.expand(len(ids), -1), cache)[-1:]
+    positions, fed = torch.arange(start, start + len(ids), device=device), 0
+    for inset in prompt.insets:
+        if fed < inset.at:
+            model.forward(x[fed : inset.at], positions[fed : inset.at], pages[None], cache)
+        shown = model.encode_picture(torch.from_numpy(inset.picture.crops).to(device), inset.picture.tiling)
+        model.prefill_inset(shown, start + inset.at, cache, pages)
+        fed = inset.at + len(shown)
+    return model.forward(x[fed:], positions[fed:], pages[None], cache)[-1:]
 
 
 def _allowed(model: Moondream, table: Table, request: Request, said: Sequence[Token], hidden: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.fakes.micro import micro_config, micro_tensors
 from tests.fakes.scene import Entry
-from tests.gpu.mixes import asked, masked, mix
-from tests.gpu.near_tie import divergence
+from tests.gpu.mixes import asked, beside, masked, mix
+from tests.gpu.near_tie import divergence, last_hidden
 from tests.gpu.stage import PINNED, answers, cuda_stage, prove
 from tokenizers import Tokenizer
 
@@ -103,6 +103,39 @@ def test_float32_after_preemption_is_exact(exact, name, depth):
         assert answers(played.play(entries)) == right
         prove(played, depth, True)
         assert played.stage.engine.counters.preemptions > 0
+
+
+@pytest.fixture(scope="module")
+def several(name):
+    """A float32 model, prompts with several pictures, and what the blocking engine answers without graphs."""
+    model = MODELS[name](torch.float32, True)
+    entries = mix(model.config, SEED, COUNT, insets=True) if name == "micro" else beside(scene(name, model, False))
+    assert sum(len(entry.request.prompt.insets) for entry in entries) > COUNT // 2
+    with cuda_stage(model, table_for(model), 1, graphs=False, rows=ROWS, pages=AMPLE) as played:
+        return model, entries, answers(played.play(entries))
+
+
+@pytest.mark.parametrize("pages", [AMPLE, TINY])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_several_pictures_in_a_prompt_are_exact_in_float32(several, name, depth, pages):
+    if name != "micro" and pages == TINY:
+        pytest.skip("one picture of the bundled model takes more than that")
+    model, entries, right = several
+    with cuda_stage(model, table_for(model), depth, rows=ROWS, pages=pages, lookahead=4) as played:
+        assert answers(played.play(masked(entries, 0.2))) == right
+        prove(played, depth, True)
+        assert (played.stage.engine.counters.preemptions > 0) == (pages == TINY)
+
+
+def test_several_pictures_in_a_prompt_are_read_as_on_a_cpu(several, name):
+    """The hidden state that foretells the first token, fed part by part."""
+    if name != "micro":
+        pytest.skip("the micro model's weights are at hand on both")
+    model, entries, _ = several
+    here = Moondream(read_config(micro_config()), micro_tensors(micro_config(), end_bias=END_BIAS))
+    for entry in entries:
+        there = last_hidden(model, entry.request, ()).cpu()
+        torch.testing.assert_close(there, last_hidden(here, entry.request, ()), atol=1e-3, rtol=1e-3)
 
 
 def test_bf16_differs_only_from_near_ties_on(name, record_property, capsys):
