@@ -73,15 +73,14 @@ def play(device, depth, pages, seeds, host):
     return mixed, again
 
 
-@pytest.mark.parametrize("host", [0.0, 0.5])
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize(("depth", "host"), [(1, 0.0), (2, 0.0), (3, 0.0), (4, 0.0), (1, 0.5), (3, 0.5)])
 def test_the_engine_is_exact(depth, host):
-    mixed, _ = play("sim", depth, AMPLE, (0, 1), host)
+    mixed, _ = play("sim", depth, AMPLE, (0,), host)
     _, again = play("sim", depth, SCARCE, (0, 2), host)
     assert mixed > 0 and again > 0
 
 
-@pytest.mark.parametrize(("device", "depth"), [("host", 1), ("host", 2), ("host", 4), ("inline", 1), ("inline", 3)])
+@pytest.mark.parametrize(("device", "depth"), [("host", 1), ("host", 2), ("inline", 2), ("inline", 4)])
 def test_devices_are_exact(device, depth):
     mixed, again = play(device, depth, SCARCE, (2,), 0.0)
     assert mixed > 0 and again > 0
