@@ -23,6 +23,7 @@ from gapless.serve.errors import DoorError, MethodNotAllowed, NotFound, error_re
 from gapless.serve.health import HealthRoutes
 from gapless.serve.limits import Gate, RequestLimits
 from gapless.serve.moondream import MoondreamRoutes
+from gapless.serve.openai import OpenAIRoutes
 
 _log = logging.getLogger("gapless.serve")
 
@@ -40,6 +41,7 @@ def make_app(engine: Engine, gate: Gate, limits: RequestLimits, keys: Sequence[s
         title="gapless", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
     )
     app.include_router(MoondreamRoutes(engine, limits).router())
+    app.include_router(OpenAIRoutes(engine, limits).router())
     app.include_router(HealthRoutes(engine, gate, limits).router())
     app.add_exception_handler(GaplessError, _refuse)
     app.add_exception_handler(Exception, _broken)
@@ -50,12 +52,12 @@ def make_app(engine: Engine, gate: Gate, limits: RequestLimits, keys: Sequence[s
 async def _refuse(request: Request, error: Exception) -> Response:
     if status_of(error) >= 500 and not isinstance(error, DoorError):
         _log.error("request %s failed", request.state.request_id, exc_info=error)
-    return error_response(error, request.state.request_id)
+    return error_response(error, request.state.request_id, request.url.path)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     """What nobody expected. It goes on to the door, which logs it."""
-    return error_response(error, request.state.request_id)
+    return error_response(error, request.state.request_id, request.url.path)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -69,6 +71,6 @@ async def _no_route(request: Request, error: Exception) -> Response:
         told = NotFound(f"there is no route {path!a}; /openapi.json lists those there are")
     else:
         raise error
-    response = error_response(told, request.state.request_id)
+    response = error_response(told, request.state.request_id, request.url.path)
     response.headers.update(headers)
     return response

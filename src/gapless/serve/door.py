@@ -110,7 +110,7 @@ class Door:
         if not isinstance(error, DoorError):
             _log.error("request %s failed", visit.request_id, exc_info=error)
         if visit.status == 0:
-            await error_response(error, visit.request_id)(scope, receive, send)
+            await error_response(error, visit.request_id, visit.path)(scope, receive, send)
 
     def _place(self, scope: Scope) -> AbstractContextManager[None]:
         return self._gate.place() if scope["method"] == "POST" else nullcontext()

@@ -1,8 +1,8 @@
 """What goes wrong at the door, and how any error looks to a client.
 
-In: exceptions. Out: `{"error": {"message", "type", "param"?}, "request_id"}` with the error's HTTP status. Invariants:
-a message either says what was wrong with the request or nothing about the inside; the log has the rest, under the
-request's id.
+In: exceptions. Out: `{"error": {"message", "type", "param"?}, "request_id"}` with the error's HTTP status; on OpenAI's
+routes `{"error": {"message", "type", "param", "code"}, "request_id"}`, as its clients read it. Invariants: a message
+either says what was wrong with the request or nothing about the inside; the log has the rest, under the request's id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout, shown
+from gapless.errors import (
+    EngineClosed,
+    GaplessError,
+    InvalidRequest,
+    PromptTooLong,
+    RequestCancelled,
+    RequestTimeout,
+    shown,
+)
 
 RETRY_SECONDS = 1
 """What `Retry-After` advises: a row is free again within about a second."""
@@ -82,6 +90,15 @@ _TELLING = (DoorError, InvalidRequest, RequestTimeout, RequestCancelled)
 """Errors whose messages are about the request; any other may speak of the inside."""
 
 
+_OPENAI = ("/v1/chat", "/v1/models", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_OPENAI_CODES: Mapping[type[BaseException], str] = {
+    Unauthorized: "invalid_api_key",
+    TooManyRequests: "rate_limit_exceeded",
+    PromptTooLong: "context_length_exceeded",
+}
+
+
 def type_of(error: BaseException) -> str:
     """The error's class in the spelling of JSON: InvalidImage is invalid_image."""
     name = type(error).__name__ if isinstance(error, GaplessError) else "InternalError"
@@ -91,6 +108,22 @@ def type_of(error: BaseException) -> str:
 def status_of(error: BaseException) -> int:
     """The HTTP status; 500 for what was not raised on purpose."""
     return error.status if isinstance(error, GaplessError) else 500
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether a path is one of OpenAI's, served here or not."""
+    return path.startswith(_OPENAI)
+
+
+def told_openai(error: BaseException, request_id: str) -> dict[str, Any]:
+    """The body that a client of OpenAI's gets. `code` is exact: OpenAI's own where it has one."""
+    status, param = status_of(error), error.param if isinstance(error, GaplessError) else None
+    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    code = _OPENAI_CODES.get(type(error), type_of(error))
+    if isinstance(error, NotFound) and param == "model":
+        code = "model_not_found"
+    said = {"message": _message(error, request_id), "type": kind, "param": param, "code": code}
+    return {"error": said, "request_id": request_id}
 
 
 def told(error: BaseException, request_id: str) -> dict[str, Any]:
@@ -125,10 +158,11 @@ def encoded(content: Any) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def error_response(error: BaseException, request_id: str) -> Json:
-    """The answer to a request that failed before its answer began."""
+def error_response(error: BaseException, request_id: str, path: str) -> Json:
+    """The answer to a request that failed before its answer began, in the words of its path."""
     headers = dict(error.headers) if isinstance(error, DoorError) else {}
-    return Json(told(error, request_id), status_of(error), headers)
+    said = told_openai(error, request_id) if speaks_openai(path) else told(error, request_id)
+    return Json(said, status_of(error), headers)
 
 
 def field_error(error: ValidationError) -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""An answer as it grows, as server-sent events in the shapes of the Moondream service.
+"""An answer as it grows, as server-sent events: how any are sent, and their shapes in the Moondream service.
 
 In: an `AsyncStream`. Out: lines `data: {json}`, each followed by an empty one; the last has `"completed": true`. One
 that fails in its middle sends one event with "error" and breaks the connection off, so that no client takes what it has
@@ -25,17 +25,26 @@ _log = logging.getLogger("gapless.serve")
 Event = dict[str, Any]
 
 
-class Events(Response):
-    """`first`: the piece that was waited for before the status was sent, None if the stream is over already."""
+class EventStream(Response):
+    """Sends the events of a kind of stream, whatever becomes of it."""
 
-    def __init__(self, stream: AsyncStream, first: Any, reasoning: Any, request_id: str, send_timeout: float) -> None:
+    def __init__(self, request_id: str, send_timeout: float) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
-        self.stream = stream
-        self._first = first
-        self._reasoning = reasoning
-        self._request_id = request_id
+        self.request_id = request_id
         self._send_timeout = send_timeout
+
+    def events(self) -> AsyncIterator[bytes]:
+        """What is sent, each behind `data: `."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> Event:
+        """The event of a stream that fails in its middle."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing more is sent: cancel what still runs for it."""
+        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client leaves before."""
@@ -49,46 +58,64 @@ class Events(Response):
             writing.cancel()
             leaving.cancel()
             await asyncio.gather(writing, leaving, return_exceptions=True)
-            await self.stream.aclose()
+            await self.close()
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            async for event in self._events():
+            async for event in self.events():
                 await self._send(send, event)
         except TimeoutError:
             return  # the client does not read; the connection is broken off
         except Exception as error:
             if status_of(error) >= 500:
-                _log.exception("request %s failed while it was streamed", self._request_id)
-            await self._send(send, told(error, self._request_id) | {"completed": False})
+                _log.exception("request %s failed while it was streamed", self.request_id)
+            await self._send(send, encoded(self.failed(error)))
             return  # without the end of the body
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Send, event: Event) -> None:
-        body = b"data: " + encoded(event) + b"\n\n"
+    async def _send(self, send: Send, event: bytes) -> None:
         async with asyncio.timeout(self._send_timeout):
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
 
-    async def _events(self) -> AsyncIterator[Event]:
-        who = {"request_id": self._request_id}
+
+class Events(EventStream):
+    """`first`: the piece that was waited for before the status was sent, None if the stream is over already."""
+
+    def __init__(self, stream: AsyncStream, first: Any, reasoning: Any, request_id: str, send_timeout: float) -> None:
+        super().__init__(request_id, send_timeout)
+        self._stream = stream
+        self._first = first
+        self._reasoning = reasoning
+
+    def failed(self, error: Exception) -> Event:
+        """See `EventStream`."""
+        return told(error, self.request_id) | {"completed": False}
+
+    async def close(self) -> None:
+        """See `EventStream`."""
+        await self._stream.aclose()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """See `EventStream`."""
+        who = {"request_id": self.request_id}
         if self._reasoning is not None:
-            yield {"type": "reasoning", "reasoning": self._reasoning, "completed": False} | who
+            yield encoded({"type": "reasoning", "reasoning": self._reasoning, "completed": False} | who)
         last: Event = {"chunk": ""}
         async for piece in self._pieces():
             if isinstance(piece, str):
-                yield {"chunk": piece, "completed": False} | who
+                yield encoded({"chunk": piece, "completed": False} | who)
             elif "completed" in piece:
                 last = {"type": "final", "path": piece["path"], "bbox": piece["bbox"]}
             elif "bbox" in piece:
-                yield {"type": "bbox", "bbox": piece["bbox"], "completed": False} | who
+                yield encoded({"type": "bbox", "bbox": piece["bbox"], "completed": False} | who)
             else:
-                yield {"type": "path_delta", "chunk": piece["chunk"], "completed": False} | who
-        cost = {"finish_reason": self.stream.finish_reason, "metrics": self.stream.metrics}
-        yield last | {"completed": True} | cost | who
+                yield encoded({"type": "path_delta", "chunk": piece["chunk"], "completed": False} | who)
+        cost = {"finish_reason": self._stream.finish_reason, "metrics": self._stream.metrics}
+        yield encoded(last | {"completed": True} | cost | who)
 
     async def _pieces(self) -> AsyncIterator[Any]:
         if self._first is not None:
             yield self._first
-        async for piece in self.stream:
+        async for piece in self._stream:
             yield piece

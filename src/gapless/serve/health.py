@@ -29,7 +29,6 @@ class HealthRoutes:
         self._engine = engine
         self._gate = gate
         self._limits = limits
-        self._started = int(time.time())
         self._probe = asyncio.Lock()
 
     def router(self) -> APIRouter:
@@ -39,8 +38,9 @@ class HealthRoutes:
         told: Responses = {**errors(405), 503: no}
         router.add_api_route(HEALTH, self.health, methods=["GET"], response_model=None, responses=told)
         router.add_api_route(HEALTH, self.health, methods=["HEAD"], response_model=None, include_in_schema=False)
-        for path, route in (("/health/generate", self.generate), ("/v1/models", self.models)):
-            router.add_api_route(path, route, methods=["GET"], response_model=None, responses=errors(*LOOKING))
+        router.add_api_route(
+            "/health/generate", self.generate, methods=["GET"], response_model=None, responses=errors(*LOOKING)
+        )
         return router
 
     async def health(self) -> Response:
@@ -64,12 +64,6 @@ class HealthRoutes:
             answer = await unless_gone(request, vlm.query(question=QUESTION, settings=settings))
         tokens = answer["metrics"]["output_tokens"]
         return Json({"status": "ready", "tokens": tokens, "ms": round(1e3 * (time.monotonic() - started), 3)})
-
-    async def models(self) -> Response:
-        """The model that is served, in the shape of OpenAI's list."""
-        name = self._engine.vlm().desk.context.name
-        model = {"id": name, "object": "model", "created": self._started, "owned_by": "gapless"}
-        return Json({"object": "list", "data": [model]})
 
 
 def check_model(named: str | None, name: str) -> None:

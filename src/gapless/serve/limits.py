@@ -28,12 +28,13 @@ Answer = TypeVar("Answer")
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """Per request: the body's size in bytes, seconds for it to arrive, for the answer, and for a client to read one
-    event of a stream."""
+    event of a stream; pictures in a conversation."""
 
     max_body_bytes: int
     body_timeout: float
     request_timeout: float
     send_timeout: float
+    max_pictures: int = 8
 
 
 class Gate:

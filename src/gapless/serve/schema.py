@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 Responses = dict[int | str, dict[str, Any]]
 
-_WHEN = {
+WHEN = {
     400: "The request is wrong; `param` names the field.",
     401: "No key, or an unknown one.",
     404: "No such route or model.",
@@ -27,12 +27,12 @@ _WHEN = {
     504: "The answer took longer than the request may take.",
 }
 JSON = "application/json"
-ASKING = tuple(_WHEN)
+ASKING = tuple(WHEN)
 """What a request for an answer may be told."""
 LOOKING = (401, 405, 429, 500, 503, 504)
 """What a request about the server may be told."""
 
-_EVENT = {
+EVENT = {
     "type": "object",
     "properties": {"data": {"type": "string", "contentMediaType": JSON}},
     "required": ["data"],
@@ -127,14 +127,14 @@ class SegmentAnswer(Answer):
 
 def errors(*statuses: int) -> Responses:
     """These statuses, each with the shape of an error."""
-    return {status: {"model": ErrorAnswer, "description": _WHEN[status]} for status in statuses}
+    return {status: {"model": ErrorAnswer, "description": WHEN[status]} for status in statuses}
 
 
 def answers(shape: type[BaseModel], streams: bool) -> Responses:
     """An answer of this shape, or its events where the route `streams`; and every error of such a request."""
     found: dict[str, Any] = {"model": shape, "description": "The answer; with `stream` its events."}
     if streams:
-        found["content"] = {"text/event-stream": {"schema": _EVENT}}
+        found["content"] = {"text/event-stream": {"schema": EVENT}}
     else:
         found["description"] = "The answer."
     return {200: found} | errors(*ASKING)

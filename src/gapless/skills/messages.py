@@ -73,8 +73,8 @@ class _Said:
         return "\n".join(self.texts)
 
 
-def read_messages(messages: object) -> Conversation:
-    """Check messages. Raises `InvalidRequest`.
+def read_messages(messages: object, *, wordless: bool = False) -> Conversation:
+    """Check messages. Raises `InvalidRequest`. `wordless`: the last one may show a picture and say nothing.
 
     System messages come first, then users and assistants in turn; the last word is a user's. Only users show pictures,
     and they say something too.
@@ -91,10 +91,10 @@ def read_messages(messages: object) -> Conversation:
             raise InvalidRequest(f"{one.where} is a system message behind others; put it first", param=one.where)
         said.append(one)
     system = said.pop(0).text.strip() if said[0].role == "system" else ""
-    return Conversation(system, _turns(said))
+    return Conversation(system, _turns(said, wordless))
 
 
-def _turns(said: list[_Said]) -> tuple[Turn, ...]:
+def _turns(said: list[_Said], wordless: bool) -> tuple[Turn, ...]:
     if not said or said[-1].role != "user":
         raise InvalidRequest("the last of the messages must be a user's: it is what is answered", param="messages")
     if said[0].role != "user":
@@ -105,7 +105,7 @@ def _turns(said: list[_Said]) -> tuple[Turn, ...]:
     for number in range(0, len(said), 2):
         user = said[number]
         text = user.text.strip()
-        if not text:
+        if not text and not (wordless and user is said[-1]):
             raise InvalidRequest(f"{user.where}.content has no text; say what you want to know", param=user.where)
         answer = said[number + 1].text if number + 1 < len(said) else None
         turns.append(Turn(text, user.pictures, user.where, answer))
