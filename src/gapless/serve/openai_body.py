@@ -41,6 +41,12 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "prediction": (),
     "web_search_options": (),
+    # of this server's other routes
+    "settings": ({},),
+    "image_url": (),
+    "question": (),
+    "object": (),
+    "length": (),
     # of other servers
     "top_k": (0, -1),
     "min_p": (0,),
