@@ -131,7 +131,7 @@ def test_a_client_that_does_not_read_its_stream_is_let_go(endless):
     idle(endless)
 
 
-async def called(site, body, leave=None, reads=None):
+async def called(site, body, leave=None, reads=None, path="/v1/query"):
     """The messages that the application sends. `leave`: an event after which the client is gone; `reads`: how many
     messages the client takes before it stops reading."""
     received = iter([{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}])
@@ -149,7 +149,6 @@ async def called(site, body, leave=None, reads=None):
             await asyncio.Event().wait()
         messages.append(message)
 
-    path = "/v1/query"
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": ""}
     scope |= {"query_string": b"", "headers": headers, "scheme": "http", "http_version": "1.1"}
