@@ -15,6 +15,7 @@ from gapless import errors
 from gapless.errors import EngineDead, StepFailed
 from gapless.serve.app import make_app
 from gapless.serve.engine import Engine
+from gapless.serve.events import TORN
 from gapless.serve.limits import Gate, RequestLimits
 from gapless.serve.process import Server
 
@@ -116,8 +117,9 @@ def test_a_stream_that_fails_in_its_middle_says_so_once_and_is_broken_off(endles
     site = Site(endless, RequestLimits(10**6, 5.0, 0.5, 5.0))
     body = {"question": "Go on?", "stream": True, "settings": {"max_tokens": 5000}}
     messages = asyncio.run(called(site, body))
-    last = json.loads(messages[-1]["body"].removeprefix(b"data: "))
-    assert last["error"]["type"] == "request_timeout" and not last["completed"]
+    event, _, rest = messages[-1]["body"].partition(b"\n\n")
+    last = json.loads(event.removeprefix(b"data: "))
+    assert rest == TORN and last["error"]["type"] == "request_timeout" and not last["completed"]
     assert messages[-1]["more_body"] and all(b"error" not in m.get("body", b"") for m in messages[:-1])
     idle(endless)
 

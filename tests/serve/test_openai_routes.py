@@ -9,6 +9,7 @@ from tests.serve.conftest import Site, png, url
 from tests.serve.test_door import called
 
 import gapless
+from gapless.serve.events import TORN
 from gapless.serve.limits import RequestLimits
 
 CHAT = "/v1/chat/completions"
@@ -222,7 +223,9 @@ def test_s_str_05_a_stream_that_fails_in_its_middle(site, endless, n):
     body = {"messages": asks("Go on?"), "stream": True, "max_tokens": 5000, "n": n}
     messages = asyncio.run(called(site, body, path=CHAT))
     *pieces, last = [message["body"] for message in messages[1:]]
+    last, _, rest = last.partition(b"\n\n")
     error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert rest == TORN
     assert error["type"] == "server_error" and error["code"] == "request_timeout" and error["param"] is None
     assert messages[-1]["more_body"] and len(pieces) > n and all(b'"error"' not in piece for piece in pieces)
     assert all(b'"finish_reason":null' in piece for piece in pieces)

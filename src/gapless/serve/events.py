@@ -1,8 +1,8 @@
 """An answer as it grows, as server-sent events: how any are sent, and their shapes in the Moondream service.
 
 In: an `AsyncStream`. Out: lines `data: {json}`, each followed by an empty one; the last has `"completed": true`. One
-that fails in its middle sends one event with "error" and breaks the connection off, so that no client takes what it has
-for the whole. A client that leaves, or reads too slowly, cancels the request.
+that fails in its middle sends one event with "error" and breaks the connection off, within a line, so that no client
+takes what it has for the whole. A client that leaves, or reads too slowly, cancels the request.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from gapless.serve.limits import gone
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 _log = logging.getLogger("gapless.serve")
+
+TORN = b'data: {"'
+"""What follows the error of a stream: the beginning of an event that never comes. Clients that read lines take a broken
+connection for the end; on this one they fail. Those that read events never see it."""
 
 Event = dict[str, Any]
 
@@ -70,13 +74,14 @@ class EventStream(Response):
         except Exception as error:
             if status_of(error) >= 500:
                 _log.exception("request %s failed while it was streamed", self.request_id)
-            await self._send(send, encoded(self.failed(error)))
+            await self._send(send, encoded(self.failed(error)), TORN)
             return  # without the end of the body
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Send, event: bytes) -> None:
+    async def _send(self, send: Send, event: bytes, rest: bytes = b"") -> None:
+        body = b"data: " + event + b"\n\n" + rest
         async with asyncio.timeout(self._send_timeout):
-            await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
+            await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 class Events(EventStream):
