@@ -4,7 +4,10 @@ import asyncio
 import base64
 import json
 import math
+import re
+import shutil
 import socket
+import subprocess
 import threading
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,6 +15,7 @@ from importlib.util import find_spec
 import pytest
 import uvicorn
 from tests.serve.conftest import LIMITS, Site
+from tests.serve.serving import ROOT
 from tests.serve.test_official_client import PICTURE
 
 import gapless
@@ -132,6 +136,24 @@ def test_a_stream_that_fails_is_not_taken_for_a_whole(hasty):
         with pytest.raises(openai.APIError, match="timeout"):
             said.extend(stream)
         assert said and said[0].choices[0].delta.role == "assistant"
+
+
+def blocks(language, endpoint):
+    page = (ROOT / "docs" / "server.md").read_text().replace("http://127.0.0.1:2020/v1", endpoint)
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.S | re.M)
+
+
+def test_the_pages_examples(endpoint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(picture_path("shapes_square"), "photo.png")
+    (text,) = blocks("python3", endpoint)
+    exec(compile(text, "block", "exec"), {})
+    said = capsys.readouterr().out
+    assert said.startswith("2\n") and said.endswith("2\n") and len(said.split()) > 3
+    if shutil.which("curl"):
+        (line,) = blocks("bash", endpoint)
+        done = subprocess.run(["sh", "-c", line.replace("curl", "curl -sS")], capture_output=True, check=True)
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
 def test_leaving_a_stream_is_no_trouble(client):
