@@ -127,6 +127,7 @@ def text(words):
 def test_one_turn_answers_as_a_query_does(vlm, pictures):
     settings = LONG | {"logprobs": 0}
     asked = vlm.query(pictures[0], "Why?", settings=settings)
+    assert asked["answer"]
     for part in (shown(pictures[0]), shown(vlm.encode_image(pictures[0])), as_url(pictures[0])):
         found = vlm.chat([{"role": "user", "content": [part, text("Why?")]}], settings=settings)
         assert found["message"] == {"role": "assistant", "content": asked["answer"]}

@@ -9,12 +9,14 @@ from tests.serve.test_openai_routes import CHAT, PICTURE, asks
 
 from gapless.serve.limits import RequestLimits
 
-FEW = {"temperature": 0, "max_tokens": 3}
+FEW = {"temperature": 1.5, "top_p": 1.0, "seed": 5, "max_tokens": 4}
 
 
 @pytest.fixture(scope="module")
 def usual(site):
-    return answer(site)
+    found = answer(site)
+    assert found["content"]
+    return found
 
 
 def answer(site):

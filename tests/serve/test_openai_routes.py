@@ -61,6 +61,7 @@ def test_one_turn_is_the_librarys_query(site, vlm):
     expected = vlm.query(png(1), "Why?", settings=WARM)
     said = chat(site, asks(PICTURE, "Why?"), **WARM)
     (choice,) = said["choices"]
+    assert expected["answer"]
     assert choice["message"] == {"role": "assistant", "content": expected["answer"], "refusal": None}
     assert choice["finish_reason"] == expected["finish_reason"] and choice["logprobs"] is None
     prompt, generated = (expected["metrics"][name] for name in ("input_tokens", "output_tokens"))
@@ -78,7 +79,7 @@ def test_turns_and_pictures_are_the_librarys_chat(site, vlm):
         *asks("And?", other),
     ]
     expected = vlm.chat(messages, settings=WARM)
-    assert chat(site, messages, **WARM)["choices"][0]["message"]["content"] == expected["message"]["content"]
+    assert chat(site, messages, **WARM)["choices"][0]["message"]["content"] == expected["message"]["content"] != ""
     assert joined(chunks(site, messages, **WARM))[0] == expected["message"]["content"]
     swapped = [messages[0], *asks(other, PICTURE, "Which?"), *messages[2:]]
     assert vlm.chat(swapped, settings=WARM)["message"] != expected["message"]
