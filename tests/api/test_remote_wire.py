@@ -11,7 +11,7 @@ from gapless.api import wire
 from gapless.api.arena import Region
 from gapless.api.opening import Opening
 from gapless.errors import GaplessError
-from gapless.observe.accounting import Accounting
+from gapless.observe.accounting import Accounting, Standing
 from gapless.observe.counters import Counters
 from gapless.records import Emission, Finish, FinishReason, Metrics, Sampling, Token
 
@@ -38,6 +38,7 @@ accountings = st.builds(
     host=st.dictionaries(texts, numbers, max_size=3),
     in_flight=st.lists(numbers, max_size=4).map(tuple),
 )
+standings = st.builds(Standing, counts, counts, counts, counts)
 ours = st.builds(lambda kind, text, param: kind(text, param=param), st.sampled_from(TREE), texts, st.none() | texts)
 pythons = st.builds(lambda kind, text: kind(text), st.sampled_from(PYTHONS), texts)
 
@@ -76,7 +77,7 @@ upward = st.one_of(
     st.builds(wire.Progressed, texts, ids, ids),
     st.builds(wire.Refused, notes),
     st.builds(wire.Ready, ids, ids, ids, accountings, st.none() | st.dictionaries(texts, ids | texts, max_size=3)),
-    st.builds(wire.Totals, accountings),
+    st.builds(wire.Totals, accountings, standings),
     st.builds(wire.Bye, accountings),
     st.builds(wire.Died, notes),
 )

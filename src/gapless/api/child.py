@@ -156,7 +156,7 @@ class EngineLoop:
         if emissions or freed:
             self._line.send(wire.Report(tuple(map(wire.News.of, emissions)), freed))
         for _ in range(self._mailbox.asked):
-            self._line.send(wire.Totals(self.totals()))
+            self._line.send(wire.Totals(self.totals(), self._engine.standing()))
         self._mailbox.asked = 0
 
     def _rest(self) -> None:

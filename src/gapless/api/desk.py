@@ -19,7 +19,7 @@ from gapless.images.crops import CropSpec
 from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
 from gapless.images.picture import prepare
-from gapless.observe.accounting import Accounting
+from gapless.observe.accounting import Accounting, Snapshot
 from gapless.records import Picture, Prompt, Sampling
 from gapless.skills.base import Ask, SkillContext, user_text
 from gapless.skills.caption import caption
@@ -62,6 +62,10 @@ class EngineHandle(Protocol):
 
     def accounting(self) -> Accounting:
         """What the engine and its device did since the start."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The same, with what is held now and how requests ended. Never fails; may wait for a moment."""
         ...
 
     def now(self) -> float:

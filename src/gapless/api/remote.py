@@ -33,11 +33,14 @@ from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout
 from gapless.locks import Lock
-from gapless.observe.accounting import Accounting
+from gapless.observe.accounting import Accounting, Snapshot, Standing
+from gapless.observe.answers import Answers
 from gapless.records import Emission, Finish, Prompt, Request, Sampling
 
 TOTALS_WAIT = 5.0
 """Seconds that the engine gets to answer for its totals; after that the last ones known are given."""
+SNAPSHOT_WAIT = 1.0
+"""The same, for a snapshot."""
 
 _log = logging.getLogger("gapless")
 
@@ -54,8 +57,9 @@ class RemoteRunner:
         self._ids = itertools.count(1)
         self._lock = Lock()
         self._open: dict[int, Channel] = {}
-        self._totals = ready.totals
-        self._asked: deque[SimpleQueue[Accounting]] = deque()
+        self._totals, self._standing = ready.totals, Standing()
+        self._answers = Answers()
+        self._asked: deque[SimpleQueue[None]] = deque()
         self._orders: SimpleQueue[Request | int | wire.Tell] = SimpleQueue()
         """Requests, ids to cancel, and a wish for totals."""
         self._pending: deque[Request] = deque()
@@ -86,17 +90,25 @@ class RemoteRunner:
 
     def accounting(self) -> Accounting:
         """What the engine and its device did since the start; of an engine that has ended, as far as it told."""
-        answer: SimpleQueue[Accounting] = SimpleQueue()
+        self._ask(TOTALS_WAIT)
+        return self._totals
+
+    def snapshot(self) -> Snapshot:
+        """See `EngineHandle.snapshot`; the engine's part is its last one if it is long at a step."""
+        self._ask(SNAPSHOT_WAIT)
+        return Snapshot.of(self._totals, self._standing, self._answers.endings(), len(self._open))
+
+    def _ask(self, patience: float) -> None:
+        """Bring the totals up to date, if the engine says them in so many seconds."""
+        answer: SimpleQueue[None] = SimpleQueue()
         with self._lock:
             if self._over:
-                return self._totals
+                return
             self._asked.append(answer)
             self._orders.put(wire.Tell())
         self._wake()
-        try:
-            return answer.get(timeout=TOTALS_WAIT)
-        except Empty:
-            return self._totals
+        with suppress(Empty):
+            answer.get(timeout=patience)
 
     def now(self) -> float:
         """Seconds on the loop's clock, for deadlines."""
@@ -220,9 +232,9 @@ class RemoteRunner:
                     self._process.arena.free(offset)
                 for one in news:
                     self._deliver(one.emission())
-            case wire.Totals(totals=totals):
-                self._totals = totals
-                self._asked.popleft().put(totals)
+            case wire.Totals(totals=totals, standing=standing):
+                self._totals, self._standing = totals, standing
+                self._asked.popleft().put(None)
             case wire.Bye(totals=totals):
                 self._totals = totals
                 self._end(None)
@@ -236,7 +248,9 @@ class RemoteRunner:
         if emission.finish is None:
             channel.put(emission)
             return
-        channel.put(replace(emission, finish=explained(emission.request_id, emission.finish, self._given_up)))
+        finish = explained(emission.request_id, emission.finish, self._given_up)
+        self._answers.note(finish)
+        channel.put(replace(emission, finish=finish))
         with self._lock:  # only now: a fork in between would leave its waiter without any finish
             del self._open[emission.request_id]
 
@@ -331,9 +345,11 @@ class RemoteRunner:
             asked, self._asked = self._asked, deque()
         self._pending.clear()
         for answer in asked:
-            answer.put(self._totals)
+            answer.put(None)
         for request_id, channel in left.items():
-            channel.put(Emission(request_id, finish=Finish(NOTHING, error=error)))
+            finish = Finish(NOTHING, error=error)
+            self._answers.note(finish)
+            channel.put(Emission(request_id, finish=finish))
 
 
 _living: weakref.WeakSet[RemoteRunner] = weakref.WeakSet()

@@ -30,7 +30,8 @@ from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
 from gapless.errors import EngineClosed, EngineDead, GaplessError, RequestCancelled
 from gapless.locks import Lock
-from gapless.observe.accounting import Accounting
+from gapless.observe.accounting import Accounting, Snapshot
+from gapless.observe.answers import Answers
 from gapless.observe.meter import Part
 from gapless.records import Emission, Finish, Metrics, Prompt, Request, Sampling
 
@@ -55,6 +56,7 @@ class Runner:
         self._ids = itertools.count(1)
         self._lock = Lock()
         self._open: dict[int, Channel] = {}
+        self._answers = Answers()
         self._cancels: SimpleQueue[int] = SimpleQueue()
         self._closing = False
         self._hasty = False
@@ -71,6 +73,10 @@ class Runner:
     def accounting(self) -> Accounting:
         """What the engine and its device did since the start."""
         return Accounting.of(self._engine.meter)
+
+    def snapshot(self) -> Snapshot:
+        """The same, with what is held now and how requests ended. Waits for nothing."""
+        return Snapshot.of(self.accounting(), self._engine.standing(), self._answers.endings(), len(self._open))
 
     def now(self) -> float:
         """Seconds on the loop's clock, for deadlines."""
@@ -189,6 +195,7 @@ class Runner:
                 self._open[emission.request_id].put(emission)
             else:
                 finish = explained(emission.request_id, emission.finish, self._given_up)
+                self._answers.note(finish)
                 self._open[emission.request_id].put(replace(emission, finish=finish))
                 with self._lock:  # only now: a fork in between would leave its waiter without any finish
                     del self._open[emission.request_id]
@@ -206,7 +213,9 @@ class Runner:
             self._cause, self._closing = cause, True
             left, self._open = self._open, {}
         for request_id, channel in left.items():
-            channel.put(Emission(request_id, finish=Finish(NOTHING, error=error)))
+            finish = Finish(NOTHING, error=error)
+            self._answers.note(finish)
+            channel.put(Emission(request_id, finish=finish))
 
 
 def explained(request_id: int, finish: Finish, given_up: set[int]) -> Finish:

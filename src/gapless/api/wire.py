@@ -17,7 +17,7 @@ from gapless import errors
 from gapless.api.arena import Region
 from gapless.api.opening import Opening
 from gapless.errors import GaplessError, RequestFailed
-from gapless.observe.accounting import Accounting
+from gapless.observe.accounting import Accounting, Standing
 from gapless.records import Emission, Finish, FinishReason, Metrics, Sampling, Token
 
 LINGER = 2000
@@ -174,6 +174,7 @@ class Totals(msgspec.Struct, frozen=True, tag=True):
     """The answer to one `Tell`."""
 
     totals: Accounting
+    standing: Standing
 
 
 class Bye(msgspec.Struct, frozen=True, tag=True):

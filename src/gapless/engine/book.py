@@ -114,12 +114,19 @@ class Book:
         if record.flags & Flags.NONFINITE:
             self._finalize(seq, now, error=_non_finite(seq))
             return
+        first = seq.history.times.first_token is None
         reason = seq.commit(record, now, self._bubble.idle)
         self._counters.tokens += 1
+        if first:
+            self._began(seq.history)
         tokens = (record.token,) if record.token is not None else ()
         self._emissions.append(Emission(seq.history.request.id, tokens))
         if reason is not None:
             self._finalize(seq, now, reason=reason)
+
+    def _began(self, history: History) -> None:
+        picture = history.request.prompt.picture is not None
+        self._counters.began(history.fed(self._prefix) - len(history.tokens), picture, history.cached_tokens > 0)
 
     def fail(self, rows: Iterable[RowRef], error: BaseException, now: float) -> None:
         """End the requests on `rows` (I11)."""

@@ -21,6 +21,7 @@ from gapless.engine.prefix import PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import Roster
 from gapless.errors import InvariantBroken
+from gapless.observe.accounting import Standing
 from gapless.observe.recording import meter_for
 from gapless.records import Clock
 
@@ -66,6 +67,12 @@ class Engine:
             mailbox=mailbox,
             meter=self.meter,
         )
+
+    def standing(self) -> Standing:
+        """What is held now. For any thread: counts alone are read, each as it is at its moment."""
+        running = sum(not seq.finalized for seq in self.roster.by_age())
+        used = self.pages.total - self.pages.free
+        return Standing(running, self.pages.total, used, self.pipeline.slots_held)
 
     def audit(self) -> None:
         """Raise `InvariantBroken` if anything is leased while nothing runs (I5). Call when the loop is idle."""

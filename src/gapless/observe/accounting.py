@@ -1,17 +1,30 @@
 """The accounting: a meter's totals at one moment, in milliseconds, and the difference between two.
 
-In: a `Meter`. Out: a frozen value that may be kept, subtracted from a later one, and written as JSON.
+In: a `Meter`. Out: a frozen value that may be kept, subtracted from a later one, and written as JSON. `Standing` and
+`Snapshot` are what is held at that moment beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from gapless.observe.answers import Endings
 from gapless.observe.counters import Counters
 from gapless.observe.meter import Meter, Part
 from gapless.records import StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an engine holds at one moment: requests that run (they have a row), pages of the KV cache, and steps in flight
+    that hold a slot."""
+
+    running: int = 0
+    pages: int = 0
+    pages_used: int = 0
+    steps_in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,22 @@ class Accounting:
             | {_host_name(part): self.host[part.label] for part in Part}
             | {"in_flight_ms": list(self.in_flight)}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that is known of an engine and its requests at one moment. `waiting`: requests that have no row yet."""
+
+    accounting: Accounting
+    standing: Standing
+    waiting: int
+    endings: Endings
+
+    @classmethod
+    def of(cls, accounting: Accounting, standing: Standing, endings: Endings, requests: int) -> Snapshot:
+        """`requests`: how many have not been told of their end. None of them runs in an engine that is gone."""
+        running = min(standing.running, requests)
+        return cls(accounting, replace(standing, running=running), requests - running, endings)
 
 
 def _counts(counters: Counters) -> Sequence[int]:

@@ -25,11 +25,23 @@ class Counters:
     """Requests prefilled again by themselves because a prefill step with several failed."""
     parked: int = 0
     tokens: int = 0
+    prompt_tokens: int = 0
+    """Of requests that have said their first token: picture block and prompt."""
+    pictures: int = 0
+    """Requests with a picture that have said their first token; `shared_pictures`: of these, those that used the block
+    of another live request on the same picture."""
+    shared_pictures: int = 0
     recomputed_tokens: int = 0
     finished: int = 0
     failed: int = 0
     decode_committed_during_prefill: int = 0
     prefill_committed_during_decode: int = 0
+
+    def began(self, prompt_tokens: int, picture: bool, shared: bool) -> None:
+        """Count a request that has said its first token."""
+        self.prompt_tokens += prompt_tokens
+        self.pictures += picture
+        self.shared_pictures += picture and shared
 
     def launched(self, kind: StepKind, overlaps: bool) -> None:
         """Count a launch; `overlaps`: another step held a slot."""
