@@ -25,6 +25,29 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """Which model is put to work where, and how: the arguments of `gapless.load` that concern its engine, under the
+    same names and with the same defaults."""
+
+    model: str = "glint"
+    device: str = "auto"
+    dtype: DType = "auto"
+    depth: int = 2
+    max_rows: int | None = None
+    page_size: int = 16
+    pages: int | None = None
+    constraints: Constraints = "device"
+    threads: int | None = None
+    revision: str | None = None
+    graphs: bool = True
+
+    def engine(self, rows: int) -> EngineConfig:
+        """The engine's part; `rows` if nothing is said about them."""
+        max_rows = rows if self.max_rows is None else self.max_rows
+        return EngineConfig(self.depth, max_rows, self.page_size, self.pages, constraints=self.constraints)
+
+
+@dataclass(frozen=True, slots=True)
 class HostDeviceConfig:
     """The CPU device. `threads` for torch (None: see `cpu_threads`); the rest rehearses a GPU's timing for tests."""
 
@@ -64,8 +87,12 @@ def cpu_threads() -> int | None:
     """Threads for the CPU device: None leaves torch's choice when OMP_NUM_THREADS is set, else cores - 1."""
     if os.environ.get("OMP_NUM_THREADS"):
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return max(1, cores - 1)
+    return max(1, usable_cores() - 1)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def cache_folder() -> str:

@@ -166,9 +166,9 @@ def test_a_picture_larger_than_the_arena_is_refused(begin):
 
 def test_cancels_deadlines_and_the_totals_cross(begin):
     runner = begin("slow")
+    before = runner.accounting()
     cancelled, late = submit(runner, LONG), submit(runner, LONG, deadline=runner.now() + 0.05)
     cancelled.channel.get()
-    before = runner.accounting()
     runner.cancel(cancelled.id)
     assert isinstance(cancelled.hear().finish.error, RequestCancelled)
     heard = late.hear()
@@ -178,6 +178,11 @@ def test_cancels_deadlines_and_the_totals_cross(begin):
     judge(submit(runner, ask(0)).hear(), answer(SPEC, TABLE, ask(0)))
     since = runner.accounting() - before
     assert (since.counters.failed, since.counters.finished) == (2, 1)
+    told = runner.snapshot()
+    assert told.endings.ended == {"stop": 0, "length": 1, "abort": 1, "timeout": 1, "error": 0}
+    assert told.standing.pages > 0 and told.accounting.counters.prompt_tokens > 0
+    until(lambda: runner.snapshot().standing == replace(told.standing, running=0, pages_used=0, steps_in_flight=0), "0")
+    assert runner.snapshot().waiting == 0
 
 
 # -- how it ends -----------------------------------------------------------------------------------------------------
@@ -260,6 +265,8 @@ def test_a_killed_engine_is_noticed_at_once(begin, manner):
     with pytest.raises(EngineDead, match="SIGKILL"):
         submit(runner)
     assert runner.accounting() is runner.accounting()
+    told = runner.snapshot()
+    assert told.endings.ended["error"] == len(asked) and told.standing.running == told.waiting == 0
     runner.close()
 
 

@@ -49,6 +49,7 @@ def test_every_skill_answers_as_in_a_thread(vlm, remote, pictures):
     until(lambda: remote.desk.runner.pictures_held == 0, "an empty arena")
 
 
+@pytest.mark.slow
 def test_a_list_streams_and_encoded_pictures_too(vlm, remote, pictures):
     warm = {"temperature": 1.5, "seed": 3, "max_tokens": 24}
     right = [told(vlm.caption(image, settings=warm)) for image in pictures * 5]
@@ -109,7 +110,7 @@ def test_totals_count_on(remote, pictures):
     [
         pytest.param({"dtype": "float99"}, marks=pytest.mark.slow),
         pytest.param({"device": "tpu"}, marks=pytest.mark.slow),
-        {"pages": 1},
+        pytest.param({"pages": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_loaded_is_told_as_in_a_thread(micro_folder, wrong):
@@ -142,6 +143,7 @@ def test_without_the_extra_the_error_names_it(micro_folder, monkeypatch):
     assert caught.value.param == "process"
 
 
+@pytest.mark.slow
 def test_the_engine_process_holds_nothing_but_the_engine(micro_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TOLD_MODULES", str(tmp_path / "modules"))
     process = EngineProcess(2**20, "tests.fakes.told_child")

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 PATIENCE = 60.0
@@ -16,14 +18,16 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 class Served:
-    """A running server; its standard error goes to a file."""
+    """A running server; its standard error goes to a file. One process, unless `words` say otherwise: it is quicker."""
 
-    def __init__(self, folder: Path | str, log: Path, *words: str) -> None:
+    def __init__(self, folder: Path | str, log: Path, *words: str, port: int = 0) -> None:
+        """`port`: one that is free, for a log that cannot be read."""
         self.log = log
-        command = [sys.executable, "-m", "gapless", "serve", str(folder), "--port", "0", *words]
+        words = words if "--process" in words else ("--process", "off", *words)
+        command = [sys.executable, "-m", "gapless", "serve", str(folder), "--port", str(port), *words]
         with log.open("wb") as err:
             self.process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=err)
-        self.port = int(self.said("http://127.0.0.1:").partition("/")[0])
+        self.port = port or int(self.said("http://127.0.0.1:").partition("/")[0])
 
     def said(self, words: str) -> str:
         """What follows these words in the log, as soon as they are there."""
@@ -34,6 +38,28 @@ class Served:
                 return rest
             time.sleep(0.02)
         raise AssertionError(f"{words!r} was not said: {self.log.read_text()}")
+
+    def until_ready(self) -> None:
+        """Wait until /health says so."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self.ask("GET", "/health")[0] == 200:
+                    return
+            except ConnectionRefusedError:
+                pass
+            assert time.monotonic() < end and self.process.poll() is None, "the server did not begin"
+            time.sleep(0.02)
+
+    def metrics(self) -> dict[tuple[str, ...], float]:
+        """Samples of /metrics by name and labels but the model's."""
+        status, text = self.ask("GET", "/metrics")
+        assert status == 200
+        return {
+            (sample.name, *(value for name, value in sample.labels.items() if name != "model_name")): sample.value
+            for family in text_string_to_metric_families(text.decode())
+            for sample in family.samples
+        }
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)

@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.api.engine_room import until
 from tests.serve.conftest import events, png, url
 from tests.serve.serving import ENVIRONMENT, PATIENCE, Served
 
 from gapless.cli.main import main
 
+MAPS = Path("/proc/self/maps")
 LONG = {"question": "Go on?", "settings": {"max_tokens": 6000, "temperature": 0}}
 
 
-@pytest.mark.parametrize("process", ["off", pytest.param("on", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("process", ["on", pytest.param("off", marks=pytest.mark.slow)])
 def test_from_start_to_end(endless_folder, tmp_path, process):
     words = ["--drain-timeout", "30", "--max-rows", "4", "--process", process]
     server = Served(endless_folder, tmp_path / "log", *words)
@@ -31,6 +33,11 @@ def test_from_start_to_end(endless_folder, tmp_path, process):
         found = events(streamed.decode())
         assert status == 200 and "".join(e.get("chunk", "") for e in found) == json.loads(whole)["answer"]
 
+        if process == "on" and MAPS.exists():  # no torch beside the server, so no GPU either
+            maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+            assert "libtorch" not in maps and "libcuda" not in maps
+            assert all("libtorch" in Path(f"/proc/{one}/maps").read_text() for one in children(server.process.pid))
+
         # S-CON-04: resets in a burst, whole and streamed: nothing is left
         for stream in (False, True):
             burst = [server.begin(LONG | {"stream": stream}) for _ in range(12)]
@@ -38,6 +45,15 @@ def test_from_start_to_end(endless_folder, tmp_path, process):
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 connection.close()
         server.until_held(0)
+
+        # S-MET-01, S-MET-02 across the boundary
+        found = server.metrics()
+        assert found["gapless:request_success_total", "length"] == 2
+        assert found["gapless:generation_tokens_total",] >= 10 and found["gapless:engine_up",] == 1
+        held = ("num_requests_running", "num_requests_waiting", "kv_pages_used", "steps_in_flight")
+        until(lambda: not any(server.metrics()[f"gapless:{name}",] for name in held), "gauges at 0")
+        assert server.metrics()["gapless:request_success_total", "abort"] <= 24
+        assert server.metrics()["gapless:request_success_total", "error"] == 0
 
         # S-SHU-01: what runs may end, what comes is told to go elsewhere, and the process ends well
         holding = server.begin(LONG)
@@ -62,6 +78,7 @@ def test_from_start_to_end(endless_folder, tmp_path, process):
         server.process.stdout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for a process's children")
 def test_an_engine_process_answers_and_its_death_ends_the_server(endless_folder, tmp_path):
     server = Served(endless_folder, tmp_path / "log", "--process", "on")
@@ -81,6 +98,22 @@ def test_an_engine_process_answers_and_its_death_ends_the_server(endless_folder,
     finally:
         server.process.kill()
         server.process.stdout.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="asks Linux for a disk that is full")
+def test_a_full_disk_where_the_log_goes_breaks_nothing(micro_folder):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Served(micro_folder, Path("/dev/full"), "--process", "off", port=port)
+    try:
+        server.until_ready()
+        for _ in range(3):
+            assert server.ask("POST", "/v1/query", {"question": "Who?", "settings": {"max_tokens": 3}})[0] == 200
+        assert server.ask("POST", "/v1/query", {"question": "Who?", "image_url": "x"})[0] == 400
+        server.ask("GET", "/nothing")
+    finally:
+        assert server.end() == 0
 
 
 def children(pid):

@@ -1,15 +1,18 @@
 """Where settings come from, which source wins, and what a wrong one is told."""
 
+import inspect
 import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import gapless
 from gapless.cli.main import main
-from gapless.config import ImageLimits
+from gapless.config import ImageLimits, Opening
 from gapless.errors import InvalidRequest
 from gapless.serve.limits import RequestLimits
 from gapless.serve.process import load_model
@@ -50,12 +53,32 @@ def test_settings_yield_the_dataclasses_of_the_rooms():
     assert found.request_limits() == RequestLimits(6, 7.0, 8.0, 30.0)
 
 
+def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
+    """So one dataclass carries all of it: every field of it is a setting, and every argument of `load` is in it."""
+    assert read_settings({}).opening() == Opening()
+    given = {"model": "m", "device": "cpu", "dtype": "float16", "depth": 3, "max_rows": 4, "page_size": 5, "pages": 6}
+    given |= {"constraints": "host", "threads": 7, "revision": "r", "graphs": False}
+    assert set(given) == {field.name for field in fields(Opening)}
+    assert read_settings(given).opening() == Opening(**given)
+    arguments = inspect.signature(gapless.load).parameters
+    assert set(arguments) == set(given) | {"image_limits", "progress", "process"}
+    assert all(arguments[field.name].default == field.default for field in fields(Opening))
+
+
+def test_settings_of_the_door():
+    found = read_settings({"rate_limit": 2.5, "decode_threads": 3})
+    assert (found.rate()._rate, found.rate()._burst, found.threads_for_pictures()) == (2.5, 3, 3)
+    assert read_settings({}).rate() is None and 1 <= read_settings({}).threads_for_pictures() <= 8
+    assert read_settings({"rate_limit": 0.1, "rate_burst": 9}).rate()._burst == 9
+
+
 def test_all_settings_of_the_model_reach_it(micro_folder):
     class Seen:
         def show(self, doing, done, total):
             raise AssertionError("a CPU captures nothing")
 
     given = {"model": str(micro_folder), "device": "cpu", "max_rows": 3, "pages": 40, "depth": 1, "page_size": 8}
+    given["process"] = False
     with load_model(read_settings(given), Seen()) as vlm:
         limits = vlm.desk.runner._engine
         assert vlm.desk.rows == 3 and limits.pages.page_size == 8

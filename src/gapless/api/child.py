@@ -20,8 +20,8 @@ from dataclasses import asdict
 
 from gapless.api import wire
 from gapless.api.arena import ArenaView
-from gapless.api.opening import Opening, load_weights, open_device
-from gapless.config import EngineConfig
+from gapless.api.opening import load_weights, open_device
+from gapless.config import EngineConfig, Opening
 from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
 from gapless.device.base import Device

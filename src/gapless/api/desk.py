@@ -80,8 +80,9 @@ class EngineHandle(Protocol):
         """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
         ...
 
-    def close(self, drain: bool = True) -> None:
-        """Take no more requests, let running ones end (`drain`) or end them. Raises `EngineDead` if that fails."""
+    def close(self, drain: bool = True, within: float | None = None) -> None:
+        """Take no more requests, let running ones end (`drain`) or end them. Raises `EngineDead` if that fails. Returns
+        after about `within` seconds whatever happens."""
         ...
 
     def abandon(self) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from gapless.api.desk import Desk
-from gapless.api.opening import ROWS, Opening, Progress, load_weights, open_device
+from gapless.api.opening import ROWS, Progress, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.vlm import VLM
-from gapless.config import Constraints, DType, EngineConfig, ImageLimits
+from gapless.config import Constraints, DType, EngineConfig, ImageLimits, Opening
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gapless.device.sizing import GpuPlan
     from gapless.models.registry import Loaded
 
-__all__ = ["LARGEST", "ROWS", "Progress", "assemble", "crop_spec", "load"]
+__all__ = ["LARGEST", "ROWS", "Progress", "assemble", "crop_spec", "load", "open_model"]
 
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
 """The most that `load` takes: beyond it lies no use, only memory that runs out."""
@@ -66,17 +66,6 @@ def load(
     else the caller's process does then cost the engine's steps nothing. It ends with the caller's process.
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
-    if constraints not in get_args(Constraints):
-        raise InvalidRequest(f'constraints must be "device" or "host", not {shown(constraints)}', param="constraints")
-    _check_sizes({"depth": depth, "page_size": page_size})
-    given = (("max_rows", max_rows), ("pages", pages), ("threads", threads))
-    _check_sizes({name: size for name, size in given if size is not None})
-    if image_limits is not None and not isinstance(image_limits, ImageLimits):
-        raise InvalidRequest(
-            f"image_limits must be a gapless.config.ImageLimits, not {shown(image_limits)}", param="image_limits"
-        )
-    if not isinstance(process, bool):
-        raise InvalidRequest(f"process must be True or False, not {shown(process)}", param="process")
     opening = Opening(
         model=str(model),
         device=device,
@@ -90,8 +79,36 @@ def load(
         revision=revision,
         graphs=graphs,
     )
+    return open_model(opening, image_limits, process=process, progress=progress)
+
+
+def open_model(
+    opening: Opening,
+    image_limits: ImageLimits | None = None,
+    *,
+    process: bool = False,
+    progress: Progress | None = None,
+) -> VLM:
+    """`load`, of arguments that were put together before."""
+    _check(opening)
+    if image_limits is not None and not isinstance(image_limits, ImageLimits):
+        raise InvalidRequest(
+            f"image_limits must be a gapless.config.ImageLimits, not {shown(image_limits)}", param="image_limits"
+        )
+    if not isinstance(process, bool):
+        raise InvalidRequest(f"process must be True or False, not {shown(process)}", param="process")
     limits = image_limits or ImageLimits()
     return _load_apart(opening, limits, progress) if process else _load_here(opening, limits, progress)
+
+
+def _check(opening: Opening) -> None:
+    if opening.constraints not in get_args(Constraints):
+        raise InvalidRequest(
+            f'constraints must be "device" or "host", not {shown(opening.constraints)}', param="constraints"
+        )
+    _check_sizes({"depth": opening.depth, "page_size": opening.page_size})
+    given = (("max_rows", opening.max_rows), ("pages", opening.pages), ("threads", opening.threads))
+    _check_sizes({name: size for name, size in given if size is not None})
 
 
 def _load_here(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:

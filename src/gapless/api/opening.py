@@ -7,9 +7,9 @@ an engine process imports neither PIL nor a tokenizer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
-from gapless.config import Constraints, CudaDeviceConfig, DType, EngineConfig, HostDeviceConfig
+from gapless.config import CudaDeviceConfig, EngineConfig, HostDeviceConfig, Opening
 from gapless.constrain.table import Table, build_table
 from gapless.device.base import Device
 from gapless.errors import NotEnoughMemory
@@ -32,23 +32,6 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """The arguments of `load` that concern the engine, under the same names."""
-
-    model: str
-    device: str = "auto"
-    dtype: str = "auto"
-    depth: int = 2
-    max_rows: int | None = None
-    page_size: int = 16
-    pages: int | None = None
-    constraints: Constraints = "device"
-    threads: int | None = None
-    revision: str | None = None
-    graphs: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     """A model on the device `where`, not yet put to work there."""
 
@@ -63,13 +46,7 @@ def load_weights(opening: Opening) -> Weights:
     from gapless.device.gpus import TorchDriver, choose_device  # torch: only whoever loads a model waits for it
 
     where = choose_device(opening.device, TorchDriver())
-    config = EngineConfig(
-        depth=opening.depth,
-        max_rows=ROWS[where.partition(":")[0]] if opening.max_rows is None else opening.max_rows,
-        page_size=opening.page_size,
-        pages=opening.pages,
-        constraints=opening.constraints,
-    )
+    config = opening.engine(rows=ROWS[where.partition(":")[0]])
     loaded = _load_model(opening, where)
     return Weights(loaded, where, build_table(Templates.of(loaded.config).rules()), config)
 
@@ -88,7 +65,7 @@ def _load_model(opening: Opening, device: str) -> Loaded:
     from gapless.models.registry import load_model
 
     try:
-        return load_model(opening.model, device, cast(DType, opening.dtype), opening.revision)  # which checks it
+        return load_model(opening.model, device, opening.dtype, opening.revision)  # which checks it
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(torch.device(device))
         raise NotEnoughMemory(

@@ -143,14 +143,18 @@ class RemoteRunner:
         self._orders.put(request_id)
         self._wake()
 
-    def close(self, drain: bool = True) -> None:
-        """See `Runner.close`; the process has ended when this returns."""
+    def close(self, drain: bool = True, within: float | None = None) -> None:
+        """See `Runner.close`; the process has ended when this returns. After `within` seconds it is killed."""
         lived = self._cause is None
         with self._lock:
             self._closing = True
         self._hasty = self._hasty or not drain
         self._wake()
-        self._thread.join()
+        self._thread.join(within)
+        if self._thread.is_alive():
+            _log.error("the engine process did not end within %g seconds and is killed", within)
+            self._process.kill()
+            self._thread.join()
         if lived and self._cause is not None:
             raise engine_dead(self._cause) from self._cause
 

@@ -103,17 +103,18 @@ class Runner:
         self._cancels.put(request_id)
         self._mailbox.notify()
 
-    def close(self, drain: bool = True) -> None:
+    def close(self, drain: bool = True, within: float | None = None) -> None:
         """Take no more requests, let running ones end (`drain`) or end them with `EngineClosed`, end the threads.
 
-        Idempotent. Raises `EngineDead` if the engine died while closing, which includes a failed audit.
+        Idempotent. Raises `EngineDead` if the engine died while closing, which includes a failed audit. After `within`
+        seconds its thread is left to end when it can.
         """
         lived = self._cause is None
         with self._lock:
             self._closing = True
         self._hasty = self._hasty or not drain
         self._mailbox.notify()
-        self._thread.join()
+        self._thread.join(within)
         if lived and self._cause is not None:
             raise engine_dead(self._cause) from self._cause
 

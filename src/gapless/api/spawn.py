@@ -22,7 +22,8 @@ import zmq
 
 from gapless.api import wire
 from gapless.api.arena import Arena
-from gapless.api.opening import Opening, Progress
+from gapless.api.opening import Progress
+from gapless.config import Opening
 
 BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
 LEAVE = 10.0

@@ -15,7 +15,7 @@ import zmq
 
 from gapless import errors
 from gapless.api.arena import Region
-from gapless.api.opening import Opening
+from gapless.config import Opening
 from gapless.errors import GaplessError, RequestFailed
 from gapless.observe.accounting import Accounting, Standing
 from gapless.records import Emission, Finish, FinishReason, Metrics, Sampling, Token

@@ -6,7 +6,9 @@ output stays empty; the log and a person's lines go to standard error.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
+import sys
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +22,12 @@ from gapless.cli.options import (
     DTypeChoice,
     Switch,
 )
-from gapless.cli.terminal import Spinner, complain, spinner
+from gapless.cli.terminal import PROGRAM, Spinner, complain, one_line, spinner
 from gapless.errors import InvalidRequest
 
 LISTEN, LIMITS = "Where to listen", "Limits"
-NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic_settings", "yaml")
+STDERR = 2
+NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic_settings", "yaml", "prometheus_client")
 
 Model = Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's name, or its folder. Not given: glint.")]
 Host = Annotated[str | None, typer.Option("--host", rich_help_panel=LISTEN, help="Address. Not given: 127.0.0.1.")]
@@ -39,6 +42,10 @@ Config = Annotated[
 MaxRequests = Annotated[
     int | None,
     typer.Option("--max-requests", metavar="N", rich_help_panel=LIMITS, help="Held at once; more are told 429."),
+]
+RateLimit = Annotated[
+    float | None,
+    typer.Option("--rate-limit", metavar="N", rich_help_panel=LIMITS, help="Requests a second of one key; more: 429."),
 ]
 MaxBody = Annotated[
     int | None,
@@ -70,7 +77,7 @@ Graphs = Annotated[
 ]
 Process = Annotated[
     Switch | None,
-    typer.Option("--process", rich_help_panel=RUN, help="on: the engine in a process of its own. Not given: off."),
+    typer.Option("--process", rich_help_panel=RUN, help="off: the engine in a thread of the server. Not given: on."),
 ]
 MaxRows = Annotated[
     int | None,
@@ -91,6 +98,7 @@ def serve(
     port: Port = None,
     api_keys_file: KeysFile = None,
     max_requests: MaxRequests = None,
+    rate_limit: RateLimit = None,
     max_body_bytes: MaxBody = None,
     request_timeout: RequestTimeout = None,
     drain_timeout: DrainTimeout = None,
@@ -116,6 +124,7 @@ def serve(
         "port": port,
         "api_keys_file": api_keys_file,
         "max_requests": max_requests,
+        "rate_limit": rate_limit,
         "max_body_bytes": max_body_bytes,
         "request_timeout": request_timeout,
         "drain_timeout": drain_timeout,
@@ -145,13 +154,17 @@ class Screen:
         self._spinner.show(doing, done, total)
 
     def say(self, line: str) -> None:
-        """One line on standard error."""
-        complain(line)
+        """One line on standard error. Where that is a full disk, it is lost, and the server goes on."""
+        if sys.stderr.isatty():
+            complain(line)
+        else:  # unbuffered: what cannot be written now is not to fail again at the end
+            with suppress(OSError):
+                os.write(STDERR, f"{PROGRAM}: {one_line(line)}\n".encode("utf-8", "backslashreplace"))
 
     def ready(self, line: str) -> None:
         """Take the spinner away."""
         self._loading.close()
-        complain(line)
+        self.say(line)
 
 
 def _check_installed() -> None:

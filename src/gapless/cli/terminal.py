@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
+PROGRAM = "gapless"
 BAR_WIDTH = 24
 PLAIN_WIDTH = 1000
 """Columns where no terminal sets them: wide enough that nothing is broken into lines."""
@@ -30,7 +31,7 @@ def one_line(message: object) -> str:
 
 def complain(message: object) -> None:
     """Print one line on standard error, led by the program's name."""
-    print(f"gapless: {one_line(message)}", file=sys.stderr)
+    print(f"{PROGRAM}: {one_line(message)}", file=sys.stderr)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:

@@ -18,7 +18,7 @@ from gapless.records import StepKind
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an engine holds at one moment: requests that run (they have a row), pages of the KV cache, and steps in flight
+    """What an engine holds at one moment: requests that run (they have a row), pages of the KV cache, steps in flight
     that hold a slot."""
 
     running: int = 0

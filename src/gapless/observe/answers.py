@@ -1,8 +1,8 @@
 """How requests ended and what they took, counted from the outside: one note a request, when its caller is told.
 
-In: the finish of every request, from whichever side brings it to its caller. Out: `Endings`, for a report. What comes in
-may be wrong in any way (negative, NaN): it is left out, and nothing here raises, since the thread that counts is the one
-that delivers answers. Written by one thread; who reads it elsewhere may see one request half counted.
+In: the finish of every request, from whichever side brings it to its caller. Out: `Endings`, for a report. What comes
+in may be wrong in any way (negative, NaN): it is left out, and nothing here raises, since the thread that counts is the
+one that delivers answers. Written by one thread; who reads it elsewhere may see one request half counted.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ ends the engine.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -21,20 +23,36 @@ from gapless.serve.door import Door
 from gapless.serve.engine import Engine
 from gapless.serve.errors import DoorError, MethodNotAllowed, NotFound, error_response, status_of
 from gapless.serve.health import HealthRoutes
-from gapless.serve.limits import Gate, RequestLimits
+from gapless.serve.limits import Gate, RateLimit, RequestLimits
+from gapless.serve.metrics import MetricsRoutes, Visits
 from gapless.serve.moondream import MoondreamRoutes
 from gapless.serve.openai import OpenAIRoutes
 
 _log = logging.getLogger("gapless.serve")
 
 
-def make_app(engine: Engine, gate: Gate, limits: RequestLimits, keys: Sequence[str]) -> Door:
-    """Put the routes together. No page is served that would load anything from elsewhere."""
+def make_app(
+    engine: Engine,
+    gate: Gate,
+    limits: RequestLimits,
+    keys: Sequence[str],
+    rate: RateLimit | None = None,
+    threads: int = 4,
+) -> Door:
+    """Put the routes together. No page is served that would load anything from elsewhere.
+
+    `threads`: how many bodies, pictures and texts are worked on at once. They are the event loop's default executor,
+    and nothing else uses that.
+    """
+    visits = Visits()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        pool = ThreadPoolExecutor(threads, "gapless-picture")
+        asyncio.get_running_loop().set_default_executor(pool)
         engine.start()
         yield
+        pool.shutdown(wait=False, cancel_futures=True)
         await engine.close()
 
     app = FastAPI(
@@ -43,13 +61,15 @@ def make_app(engine: Engine, gate: Gate, limits: RequestLimits, keys: Sequence[s
     app.include_router(MoondreamRoutes(engine, limits).router())
     app.include_router(OpenAIRoutes(engine, limits).router())
     app.include_router(HealthRoutes(engine, gate, limits).router())
+    app.include_router(MetricsRoutes(engine, gate, visits).router())
     app.add_exception_handler(GaplessError, _refuse)
     app.add_exception_handler(Exception, _broken)
     app.add_exception_handler(HTTPException, _no_route)
-    return Door(app, keys, gate)
+    return Door(app, keys, gate, visits, rate)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    request.state.error = error  # the door counts it
     if status_of(error) >= 500 and not isinstance(error, DoorError):
         _log.error("request %s failed", request.state.request_id, exc_info=error)
     return error_response(error, request.state.request_id, request.url.path)
@@ -71,6 +91,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
         told = NotFound(f"there is no route {path!a}; /openapi.json lists those there are")
     else:
         raise error
+    request.state.error = told
     response = error_response(told, request.state.request_id, request.url.path)
     response.headers.update(headers)
     return response

@@ -23,11 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gapless.serve.errors import DoorError, Unauthorized, error_response
 from gapless.serve.health import HEALTH
-from gapless.serve.limits import Gate
+from gapless.serve.limits import Gate, RateLimit
+from gapless.serve.metrics import Visits
 
 access_log = logging.getLogger("gapless.access")
 _log = logging.getLogger("gapless.serve")
 _OUTER_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+_METHODS = ("GET", "HEAD", "POST")
 _LEFT = 499
 """What the log says of a client that left before its answer began."""
 
@@ -61,6 +63,11 @@ class Visit:
             self.sent_bytes += len(message.get("body", b""))
             self.whole = not message.get("more_body", False)
 
+    @property
+    def method_or_other(self) -> str:
+        """The method, if it is one that routes have."""
+        return self.method if self.method in _METHODS else "other"
+
     def line(self) -> str:
         """One JSON object, ASCII, whatever the client sent."""
         fields: dict[str, Any] = {
@@ -79,10 +86,14 @@ class Visit:
 class Door:
     """An ASGI application in front of another one. `keys` empty: nobody is asked for one."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], gate: Gate) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str], gate: Gate, visits: Visits, rate: RateLimit | None = None
+    ) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
         self._gate = gate
+        self._visits = visits
+        self._rate = rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -98,12 +109,15 @@ class Door:
             await send(message)
 
         try:
-            self._check_key(scope)
-            with self._place(scope):
+            key = self._check_key(scope)
+            with self._place(scope, key):
                 await self._app(scope, receive, noted)
         except Exception as error:
+            scope["state"].setdefault("error", error)
             await self._failed(visit, error, scope, receive, noted)
         finally:
+            route = getattr(scope.get("route"), "path", None)
+            self._visits.count(visit.method_or_other, route, visit.status or _LEFT, scope["state"].get("error"))
             access_log.info("%s", visit.line())
 
     async def _failed(self, visit: Visit, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,13 +126,18 @@ class Door:
         if visit.status == 0:
             await error_response(error, visit.request_id, visit.path)(scope, receive, send)
 
-    def _place(self, scope: Scope) -> AbstractContextManager[None]:
-        return self._gate.place() if scope["method"] == "POST" else nullcontext()
+    def _place(self, scope: Scope, key: str) -> AbstractContextManager[None]:
+        if scope["method"] != "POST":
+            return nullcontext()
+        if self._rate is not None:
+            self._rate.take(key)
+        return self._gate.place()
 
-    def _check_key(self, scope: Scope) -> None:
-        """Compare with every key, in a time that does not tell how much of one is right."""
+    def _check_key(self, scope: Scope) -> str:
+        """Compare with every key, in a time that does not tell how much of one is right. Returns the key, "" where none
+        is asked for."""
         if not self._keys or (scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD")):
-            return
+            return ""
         headers = Headers(scope=scope)
         given = headers.get("x-moondream-auth", "")
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -131,3 +150,4 @@ class Door:
                 if not given
                 else "this key is not one of the server's; look for a typing error, or ask for a new key"
             )
+        return given

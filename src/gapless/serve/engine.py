@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from gapless.api.aio import AsyncVLM
 from gapless.api.load import Progress
 from gapless.api.vlm import VLM
 from gapless.errors import EngineDead, GaplessError
+from gapless.observe.accounting import Snapshot
 from gapless.serve.errors import NotServing
 
 Loading = Callable[[Progress], VLM]
+CLOSE_WITHIN = 10.0
+"""Seconds an engine gets to end; one in a process of its own is then killed."""
 
 
 class Watcher(Progress, Protocol):
@@ -43,7 +48,7 @@ class Stage:
 
 
 class Engine:
-    """One model. All methods belong to the event loop's thread, except `show`."""
+    """One model. All methods belong to the event loop's thread, except `show` and `snapshot`."""
 
     def __init__(self, load: Loading, watcher: Watcher) -> None:
         self.stage: Stage | None = None
@@ -52,6 +57,7 @@ class Engine:
         self._load = load
         self._watcher = watcher
         self._vlm: AsyncVLM | None = None
+        self._closing = False
 
     def show(self, doing: str, done: int, total: int) -> None:
         """Progress of the load (any thread)."""
@@ -91,6 +97,11 @@ class Engine:
         self._vlm.check()
         return self._vlm
 
+    def snapshot(self) -> tuple[Snapshot, str] | None:
+        """What it has done, and the model's name; None before there is one. May wait for a moment (any thread)."""
+        vlm = self._vlm
+        return None if vlm is None else (vlm.desk.runner.snapshot(), vlm.desk.context.name)
+
     def death(self) -> GaplessError | None:
         """Why there will be no more answers, None if there may be."""
         if self._vlm is None:
@@ -102,9 +113,21 @@ class Engine:
         return None
 
     async def close(self) -> None:
-        """End what still runs with `EngineClosed`, and the engine."""
-        if self._vlm is not None:
-            try:
-                await self._vlm.close(drain=False)
-            except EngineDead:
-                return  # known already: the process ends because of it
+        """End what still runs with `EngineClosed`, and the engine. Takes about `CLOSE_WITHIN` seconds at most, whatever
+        the engine is at: its end is waited for in a thread that nobody waits for."""
+        if self._vlm is None or self._closing:
+            return
+        self._closing = True
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        close = partial(self._vlm.desk.runner.close, False, CLOSE_WITHIN)
+
+        def work() -> None:
+            with suppress(EngineDead):  # known already: the process ends because of it
+                close()
+            with suppress(RuntimeError):  # the loop did not wait
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=work, name="gapless-close", daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * CLOSE_WITHIN):
+                await ended.wait()

@@ -8,6 +8,7 @@ either says what was wrong with the request or nothing about the inside; the log
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -32,14 +33,14 @@ RETRY_SECONDS = 1
 class DoorError(GaplessError):
     """Said by the server itself, before the model is asked; `headers` go with it."""
 
-    headers: ClassVar[Mapping[str, str]] = {}
+    headers: Mapping[str, str] = {}
 
 
 class Unauthorized(DoorError):
     """No key, or none that is known."""
 
     status: ClassVar[int] = 401
-    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
+    headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
 
 class NotFound(DoorError):
@@ -76,14 +77,24 @@ class TooManyRequests(DoorError):
     """All places, running and waiting, are taken."""
 
     status: ClassVar[int] = 429
-    headers: ClassVar[Mapping[str, str]] = {"Retry-After": str(RETRY_SECONDS)}
+    headers: Mapping[str, str] = {"Retry-After": str(RETRY_SECONDS)}
+
+
+class RateLimited(DoorError):
+    """This key asks more often than it may; after `seconds` one more request is taken."""
+
+    status: ClassVar[int] = 429
+
+    def __init__(self, message: str, seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 class NotServing(DoorError):
     """The model is still loading, or the server is on its way out."""
 
     status: ClassVar[int] = 503
-    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+    headers: Mapping[str, str] = {"Retry-After": "5"}
 
 
 _TELLING = (DoorError, InvalidRequest, RequestTimeout, RequestCancelled)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,22 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from gapless.errors import InvalidRequest, RequestCancelled, shown
-from gapless.serve.errors import BodyTooLarge, NotJson, NotServing, TooManyRequests, TooSlow, field_error
+from gapless.records import Clock
+from gapless.serve.errors import (
+    BodyTooLarge,
+    NotJson,
+    NotServing,
+    RateLimited,
+    TooManyRequests,
+    TooSlow,
+    field_error,
+)
 
 Body = TypeVar("Body", bound=BaseModel)
 Answer = TypeVar("Answer")
+
+SMALL = 2**14
+"""Bytes of a body that are parsed on the spot; larger ones go where pictures are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,38 @@ class Gate:
             self.held -= 1
 
 
+class LoopClock:
+    """The clock of asyncio's loops."""
+
+    now = staticmethod(time.monotonic)
+
+
+class RateLimit:
+    """For each key a bucket that holds up to `burst` requests and gains `rate` a second; it begins full. Belongs to the
+    event loop's thread."""
+
+    def __init__(self, rate: float, burst: int, clock: Clock) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """What a key's bucket held, and when."""
+
+    def take(self, key: str) -> None:
+        """One request of this key, which must be one of the server's. Raises `RateLimited`."""
+        now = self._clock.now()
+        held, since = self._buckets.get(key, (float(self._burst), now))
+        held = min(float(self._burst), held + self._rate * (now - since))
+        if held < 1:
+            self._buckets[key] = held, now
+            whose = "this key" if key else "this server"
+            raise RateLimited(
+                f"{whose} takes {self._rate:g} requests a second and {self._burst} at once; ask again later",
+                (1 - held) / self._rate,
+            )
+        self._buckets[key] = held - 1, now
+
+
 async def read(request: Request, kind: type[Body], limits: RequestLimits) -> Body:
     """The body as a `kind`. Raises `InvalidRequest` naming the field, `BodyTooLarge`, `TooSlow`, `NotJson`."""
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -73,7 +118,7 @@ async def read(request: Request, kind: type[Body], limits: RequestLimits) -> Bod
             data = await _bounded(request, limits.max_body_bytes)
     except TimeoutError as error:
         raise TooSlow(f"the body did not arrive within {limits.body_timeout:g} seconds; send it faster") from error
-    parsed = await asyncio.to_thread(parse, data)
+    parsed = parse(data) if len(data) <= SMALL else await asyncio.to_thread(parse, data)
     try:
         return kind.model_validate(parsed)
     except ValidationError as error:

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
-import sys
 import time
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 
 import uvicorn
 
-import gapless
-from gapless.api.load import Progress
+from gapless.api.load import Progress, open_model
 from gapless.api.vlm import VLM
 from gapless.errors import GaplessError, InvalidRequest
 from gapless.serve.app import make_app
+from gapless.serve.connection import connection_type
 from gapless.serve.engine import Engine, Watcher
 from gapless.serve.limits import Gate
 from gapless.serve.settings import ServerSettings
 
 STOPPED, FAILED = 0, 1
+STDERR = 2
 LAST_WORDS = 1
 """Seconds for the answers of requests that are ended to reach their clients."""
 
@@ -35,21 +37,7 @@ _log = logging.getLogger("gapless.serve")
 
 def load_model(settings: ServerSettings, progress: Progress) -> VLM:
     """The model that the settings name."""
-    return gapless.load(
-        settings.model,
-        device=settings.device,
-        dtype=settings.dtype,
-        depth=settings.depth,
-        max_rows=settings.max_rows,
-        page_size=settings.page_size,
-        pages=settings.pages,
-        constraints=settings.constraints,
-        threads=settings.threads,
-        image_limits=settings.image_limits(),
-        graphs=settings.graphs,
-        process=settings.process,
-        progress=progress,
-    )
+    return open_model(settings.opening(), settings.image_limits(), process=settings.process, progress=progress)
 
 
 def run(settings: ServerSettings, watcher: Watcher) -> int:
@@ -61,9 +49,9 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
     config = uvicorn.Config(
-        make_app(engine, gate, settings.request_limits(), keys),
+        make_app(engine, gate, settings.request_limits(), keys, settings.rate(), settings.threads_for_pictures()),
         loop="uvloop",
-        http="httptools",
+        http=connection_type(settings.header_timeout),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -149,9 +137,18 @@ def _spelled(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+class StandardError(logging.Handler):
+    """Lines of the log, written at once and as they are. One that cannot be written (a full disk, a closed pipe) is
+    lost: no request fails for it, and nothing of it is left to be written at the end."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one."""
+        with suppress(OSError):
+            os.write(STDERR, f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
+
+
 def _log_to_stderr() -> None:
-    """Lines of the log go to standard error as they are: the access log's are JSON."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StandardError()
     for name, level in (("gapless", logging.WARNING), ("gapless.access", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)

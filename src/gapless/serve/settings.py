@@ -6,8 +6,10 @@ the rooms. A flag wins over a variable, a variable over the file. An unknown nam
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +24,9 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from gapless.config import Constraints, DType, ImageLimits
+from gapless.config import Constraints, DType, ImageLimits, Opening, usable_cores
 from gapless.errors import InvalidRequest, shown
-from gapless.serve.limits import RequestLimits
+from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
 PREFIX = "GAPLESS_"
 CONFIG = "config"
@@ -47,7 +49,8 @@ class ServerSettings(BaseSettings):
     pages: int | None = None
     constraints: Constraints = "device"
     threads: int | None = None
-    process: bool = False
+    revision: str | None = None
+    process: bool = True
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020
@@ -58,8 +61,13 @@ class ServerSettings(BaseSettings):
 
     max_requests: Size = 128
     """Held at once, running and waiting; one more is told 429."""
+    rate_limit: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Requests a second that one key may ask for; without keys, all together."""
+    rate_burst: Size | None = None
+    decode_threads: Annotated[int, Field(ge=1, le=256)] | None = None
     max_body_bytes: Size = 32 * 2**20
     max_pixels: Size = 100_000_000
+    header_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0
     request_timeout: Seconds = 300.0
     send_timeout: Seconds = 30.0
@@ -83,6 +91,20 @@ class ServerSettings(BaseSettings):
         flags = dict(init_settings())
         file = flags.pop(CONFIG, {})
         return InitSettingsSource(settings_cls, flags), env_settings, InitSettingsSource(settings_cls, file)
+
+    def opening(self) -> Opening:
+        """Which model, and how it is put to work."""
+        return Opening(**{field.name: getattr(self, field.name) for field in fields(Opening)})
+
+    def threads_for_pictures(self) -> int:
+        """How many threads read pictures and text."""
+        return self.decode_threads or min(8, usable_cores())
+
+    def rate(self) -> RateLimit | None:
+        """What one key may ask for; None: anything."""
+        if self.rate_limit is None:
+            return None
+        return RateLimit(self.rate_limit, self.rate_burst or max(1, math.ceil(self.rate_limit)), LoopClock())
 
     def image_limits(self) -> ImageLimits:
         """What a picture may be."""
