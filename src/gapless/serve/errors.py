@@ -106,6 +106,7 @@ _OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _OPENAI_CODES: Mapping[type[BaseException], str] = {
     Unauthorized: "invalid_api_key",
     TooManyRequests: "rate_limit_exceeded",
+    RateLimited: "rate_limit_exceeded",
     PromptTooLong: "context_length_exceeded",
 }
 

@@ -20,7 +20,7 @@ WHEN = {
     408: "The body did not arrive in time.",
     413: "The body is over its limit, or the request needs more memory than there is.",
     415: "The body is not declared as JSON.",
-    429: "All places are taken; `Retry-After` says when to ask again.",
+    429: "All places are taken, or this key asks too often; `Retry-After` says when to ask again.",
     500: "A failure inside; the server's log has the reason under `request_id`.",
     501: "The model does not have this skill.",
     503: "The model is loading or gone, or the server is stopping.",
