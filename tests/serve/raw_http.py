@@ -29,8 +29,9 @@ class Reply:
 def post(path, body, **headers):
     """The bytes of a request. `body`: bytes, or what is to be JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = {"Host": "test", "Content-Type": "application/json", "Content-Length": len(data)} | headers
-    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items() if value is not None)
+    lines = {"Host": "test", "Content-Type": "application/json", "Content-Length": len(data)}
+    lines |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value is not None)
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + data
 
 
@@ -57,7 +58,8 @@ async def exchange(port, data, leave=None, first=None):
 
 
 async def _read(reader, reply, first):
-    head = await reader.readuntil(b"\r\n\r\n")
+    while (head := await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 "):
+        pass  # the server only says that it goes on reading
     lines = head.decode("latin-1").split("\r\n")
     reply.status = int(lines[0].split(" ")[1])
     reply.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:-2])}

@@ -25,6 +25,7 @@ from gapless.serve.app import make_app
 from gapless.serve.connection import connection_type
 from gapless.serve.engine import Engine, Watcher
 from gapless.serve.limits import Gate
+from gapless.serve.memory import give_back_large_blocks
 from gapless.serve.settings import ServerSettings
 
 STOPPED, FAILED = 0, 1
@@ -46,6 +47,7 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     listening = _listen(settings.host, settings.port)
     url = f"http://{_spelled(settings.host)}:{listening.getsockname()[1]}"
     _log_to_stderr()
+    give_back_large_blocks()
     engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
     config = uvicorn.Config(
