@@ -4,6 +4,8 @@ import json
 import logging
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.serve.conftest import LIMITS, Site, png, url
 from tests.serve.test_openai_routes import CHAT, PICTURE, asks
 
@@ -300,3 +302,56 @@ def test_openais_routes_that_there_are_not(site, path):
     said = site.ask("GET", path)
     assert said.status_code == 404 and said.json()["error"]["type"] == "invalid_request_error"
     assert said.json()["error"]["code"] == ("model_not_found" if "models" in path else "not_found")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+TEXT = {"type": "text", "text": "dog"}
+PARTS = (
+    st.sampled_from([PICTURE, TEXT, {"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "image"}]) | JSON
+)
+SOUND = {
+    "messages": st.sampled_from([asks("Why?"), asks(PICTURE, "dog"), asks("short", PICTURE)]),
+    "stream": st.booleans(),
+    "skill": st.sampled_from(["chat", "query", "caption", "detect", "point", "segment"]),
+    "n": st.integers(1, 2),
+    "stop": st.lists(st.text(min_size=1, max_size=3), max_size=3),
+    "logprobs": st.booleans(),
+    "top_logprobs": st.integers(0, 20),
+    "reasoning": st.booleans(),
+    "spatial_refs": st.just([[0.5, 0.5]]),
+    "temperature": st.floats(0, 10),
+    "seed": st.integers(0, 2**63 - 1),
+    "extra": JSON,
+}
+ROLES = st.sampled_from(["user", "assistant", "system", "tool"])
+SPOILT = {
+    "messages": st.lists(
+        st.fixed_dictionaries({"role": ROLES}, optional={"content": JSON})
+        | st.lists(PARTS, max_size=3).map(lambda parts: {"role": "user", "content": parts})
+        | JSON,
+        max_size=3,
+    ),
+    "stream_options": JSON,
+    "tools": JSON,
+    "max_tokens": JSON,
+} | {name: JSON for name in SOUND if name not in ("messages", "extra")}  # fmt: skip
+SOUND_BODIES = st.fixed_dictionaries(
+    {"messages": SOUND["messages"], "max_tokens": st.just(2)},
+    optional={name: wanted for name, wanted in SOUND.items() if name != "messages"},
+)
+SPOILING = st.none() | st.sampled_from(list(SPOILT)).flatmap(lambda name: SPOILT[name].map(lambda value: {name: value}))
+BODIES = st.builds(lambda body, spoiling: body | (spoiling or {}), SOUND_BODIES, SPOILING)
+
+
+@settings(max_examples=120, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=BODIES | JSON)
+def test_no_body_is_a_failure_of_the_server(site, body):
+    said = site.raw(CHAT, json.dumps(body).encode())
+    assert said.status_code in (200, 400), (said.status_code, said.text)
+    assert said.status_code == 200 or (said.json()["error"]["message"] and said.json()["error"]["code"])
+    assert b'"error"' not in said.content or said.status_code == 400
+    assert site.gate.held == 0
