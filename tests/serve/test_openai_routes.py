@@ -251,6 +251,29 @@ def test_a_client_that_leaves_ends_all_choices(site, endless, stream):
     idle(endless)
 
 
+def test_s_str_01_and_08_eight_streams_at_once_hold_whole_characters(site, vlm, monkeypatch):
+    """S-STR-01, S-STR-08: joined they are the whole answers, of which each piece is a part; each ends as it must."""
+    tokenizer, parts = vlm.desk.context.tokenizer, "🙂é".encode()
+    pieces = {i: bytes(parts[b % 6] if b > 96 else b for b in piece) for i, piece in tokenizer._bytes.items()}
+    monkeypatch.setattr(tokenizer, "_bytes", pieces)  # its letters are parts of characters now
+    hot = WARM | {"temperature": 10.0, "max_tokens": 40}
+    bodies = [
+        {"messages": asks("Why?"), "seed": seed} | {k: v for k, v in hot.items() if k != "seed"} for seed in range(8)
+    ]
+    whole = [chat(site, **body)["choices"][0]["message"]["content"] for body in bodies]
+
+    async def together():
+        async with site.client() as client:
+            return await asyncio.gather(*(client.post(CHAT, json=body | {"stream": True}) for body in bodies))
+
+    for said, text in zip(asyncio.run(together()), whole, strict=True):
+        assert said.text.endswith("\n\ndata: [DONE]\n\n")
+        found = [json.loads(event.removeprefix("data: ")) for event in said.text.split("\n\n")[:-2]]
+        pieces = [one["choices"][0]["delta"].get("content", "") for one in found]
+        assert "".join(pieces) == text and all(piece in text for piece in pieces)
+    assert len(set(whole)) == 8 and any("é" in text for text in whole)
+
+
 def test_the_model_has_a_card(site, vlm):
     name = vlm.desk.context.name
     (card,) = site.ask("GET", "/v1/models").json()["data"]
