@@ -44,6 +44,8 @@ def test_s_str_02_whole_and_streamed_answers_end_before_the_stop(endless, pictur
     assert whole["metrics"]["input_tokens"] == free["metrics"]["input_tokens"]
     assert endless.stats()["tokens"] < 1000
     idle(endless)
+    ended = endless.desk.runner.snapshot().endings.ended
+    assert ended["stop"] == 2 and ended["abort"] == 0, "nobody gave these up"
 
 
 @pytest.mark.parametrize("depth", [1, 3])

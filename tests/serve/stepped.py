@@ -69,7 +69,7 @@ class SteppedRunner:
             channel = self._open[emission.request_id]
             if emission.finish is not None:
                 del self._open[emission.request_id]
-                finish = explained(emission.request_id, emission.finish, self._given_up)
+                finish = explained(emission.request_id, emission.finish, self._given_up, channel)
                 channel.put(replace(emission, finish=finish))
             else:
                 channel.put(emission)

@@ -37,6 +37,7 @@ class Call:
         self._reader = ask.reader
         self._stoppable: AnswerText | None = ask.text if _stoppable(ask) else None
         self._read = 0
+        self._channel = channel
         self._id = 0  # nobody's, until there is a request
         deadline = None if ask.timeout is None else started + ask.timeout
         self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel)
@@ -76,6 +77,7 @@ class Call:
             self._read += 1
             pieces += self._reader.feed((token,))
             if text.over:
+                self._channel.answered = True
                 self._desk.runner.cancel(self._id)
         return tuple(pieces)
 
@@ -104,8 +106,7 @@ class BlockingCall(Call):
     """A request whose caller is a thread."""
 
     def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
-        self._channel = Channel(whole=not stream and not _stoppable(ask))
-        super().__init__(desk, ask, self._channel, started)
+        super().__init__(desk, ask, Channel(whole=not stream and not _stoppable(ask)), started)
 
     def pull(self) -> tuple[Piece, ...]:
         """Block for news and read it."""
@@ -126,13 +127,13 @@ class AsyncCall(Call):
     """A request whose caller is a task."""
 
     def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
-        self._channel = AsyncChannel(whole=not stream and not _stoppable(ask))
-        super().__init__(desk, ask, self._channel, started)
+        self._news = AsyncChannel(whole=not stream and not _stoppable(ask))
+        super().__init__(desk, ask, self._news, started)
 
     async def pull(self) -> tuple[Piece, ...]:
         """Wait for news and read it."""
         try:
-            return self.take(await self._channel.receive())
+            return self.take(await self._news.receive())
         except BaseException:
             self.cancel()
             raise

@@ -18,6 +18,8 @@ class Channel:
     """For one reading thread. `whole`: tokens are held until the finish, so the reader wakes once, not per token."""
 
     def __init__(self, whole: bool) -> None:
+        self.answered = False
+        """Its reader has the whole answer already and lets the request be cancelled: a stop string was found."""
         self._whole = whole
         self._held: list[Token] = []
         self._queue: SimpleQueue[Emission] = SimpleQueue()

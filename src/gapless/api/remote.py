@@ -252,7 +252,7 @@ class RemoteRunner:
         if emission.finish is None:
             channel.put(emission)
             return
-        finish = explained(emission.request_id, emission.finish, self._given_up)
+        finish = explained(emission.request_id, emission.finish, self._given_up, channel)
         self._answers.note(finish)
         channel.put(replace(emission, finish=finish))
         with self._lock:  # only now: a fork in between would leave its waiter without any finish

@@ -33,7 +33,7 @@ from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.meter import Part
-from gapless.records import Emission, Finish, Metrics, Prompt, Request, Sampling
+from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling
 
 EXIT_GRACE = 10.0
 """Seconds that requests still running get at interpreter exit, before they are cancelled."""
@@ -195,9 +195,10 @@ class Runner:
             if emission.finish is None:
                 self._open[emission.request_id].put(emission)
             else:
-                finish = explained(emission.request_id, emission.finish, self._given_up)
+                channel = self._open[emission.request_id]
+                finish = explained(emission.request_id, emission.finish, self._given_up, channel)
                 self._answers.note(finish)
-                self._open[emission.request_id].put(replace(emission, finish=finish))
+                channel.put(replace(emission, finish=finish))
                 with self._lock:  # only now: a fork in between would leave its waiter without any finish
                     del self._open[emission.request_id]
 
@@ -219,11 +220,13 @@ class Runner:
             channel.put(Emission(request_id, finish=finish))
 
 
-def explained(request_id: int, finish: Finish, given_up: set[int]) -> Finish:
+def explained(request_id: int, finish: Finish, given_up: set[int], channel: Channel) -> Finish:
     """Who cancelled a request is known to its runner alone: its caller, and it is among `given_up`, which then forgets
-    it; or whoever closed the engine."""
+    it; or whoever closed the engine. A caller that has the whole answer already lost nothing: it is a stop."""
     if request_id in given_up:
         given_up.remove(request_id)
+        if channel.answered and isinstance(finish.error, RequestCancelled):
+            return Finish(finish.metrics, FinishReason.STOP)
     elif isinstance(finish.error, RequestCancelled):
         return replace(finish, error=closed_while_running())
     return finish
