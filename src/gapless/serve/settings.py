@@ -67,6 +67,7 @@ class ServerSettings(BaseSettings):
     decode_threads: Annotated[int, Field(ge=1, le=256)] | None = None
     max_body_bytes: Size = 32 * 2**20
     max_pixels: Size = 100_000_000
+    max_pictures: Size = 8
     header_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0
     request_timeout: Seconds = 300.0
@@ -112,7 +113,9 @@ class ServerSettings(BaseSettings):
 
     def request_limits(self) -> RequestLimits:
         """What a request may be."""
-        return RequestLimits(self.max_body_bytes, self.body_timeout, self.request_timeout, self.send_timeout)
+        return RequestLimits(
+            self.max_body_bytes, self.body_timeout, self.request_timeout, self.send_timeout, self.max_pictures
+        )
 
     def keys(self) -> tuple[str, ...]:
         """All keys; none means that nobody is asked for one. Raises `InvalidRequest` for a file without any."""
