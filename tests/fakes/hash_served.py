@@ -4,8 +4,8 @@
 pixels and the prompt.
 
 FOLDER is a micro model's: its config and tokenizer are used, its weights are not. The variable `HASH_MANNER` says what
-goes wrong, words apart by blanks: `slow:MS` (each forward takes that long), `fails:N` (forward number N raises),
-`oom:N` (it raises torch's out-of-memory error), `loads:S` (loading takes S seconds).
+goes wrong, words apart by blanks: `slow:MS` (each forward takes that long), `fails:N` (decode number N raises), `oom:N`
+(it raises torch's out-of-memory error), `memory:N` (it raises the machine's), `loads:S` (loading takes S seconds).
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ from gapless.models.registry import Loaded
 
 MANNER = "HASH_MANNER"
 END_PERMILLE = 30
+FAULTS = {
+    "fails": ValueError("secret: a bug in a kernel"),
+    "oom": torch.OutOfMemoryError("secret: tried to allocate 20.00 GiB"),
+    "memory": MemoryError("secret: no more memory on this machine"),
+}
 
 
 def spec_of(config: MoondreamConfig) -> HashSpec:
@@ -46,15 +51,14 @@ class MannerlyModel(HashModel):
     """See the module."""
 
     manner: dict[str, float] = field(default_factory=dict)
-    forwards: int = 0
+    decodes: int = 0
 
     def forward(self, x, positions, tables, cache):
-        self.forwards += 1
+        self.decodes += len(tables) > 1  # a prompt has one table for all its tokens
         time.sleep(self.manner.get("slow", 0.0) / 1e3)
-        if self.manner.get("fails") == self.forwards:
-            raise ValueError("secret: a bug in a kernel")
-        if self.manner.get("oom") == self.forwards:
-            raise torch.OutOfMemoryError("secret: tried to allocate 20.00 GiB")
+        for name, error in FAULTS.items():
+            if len(tables) > 1 and self.manner.get(name) == self.decodes:
+                raise error
         return super().forward(x, positions, tables, cache)
 
 
