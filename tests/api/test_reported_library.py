@@ -2,6 +2,7 @@
 together, overflow in half precision."""
 
 import gc
+import socket
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -88,3 +89,32 @@ def test_s_num_01_an_overflow_in_half_precision_is_an_error_and_not_an_answer(tm
         assert model.stats()["tokens"] == 0
     with gapless.load(folder, dtype="float32") as model:
         assert model.caption(noise(1), settings=FEW)["metrics"]["output_tokens"] >= 1
+
+
+def test_s_pfx_03_two_models_in_one_process_share_nothing(tmp_path, micro_folder):
+    """The same picture and question, in turns, while both are busy with it."""
+    other_folder = write_micro(tmp_path / "other", seed=1)
+    ask = {"settings": WARM | {"seed": 4}}
+    with gapless.load(micro_folder) as one, gapless.load(other_folder) as other, ThreadPoolExecutor(6) as pool:
+        alone = [told(model.query(noise(1), "What?", **ask)) for model in (one, other)]
+        asked = [pool.submit(model.query, noise(1), "What?", **ask) for _ in range(4) for model in (one, other)]
+        assert [told(future.result(PATIENCE)) for future in asked] == alone * 4
+    assert alone[0] != alone[1]
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_s_sta_03_a_local_model_needs_no_network(tmp_path, monkeypatch, offline):
+    """Whatever the hub's offline variable says; a file that is missing is named, and nobody is asked for it."""
+
+    def refused(*_):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    monkeypatch.setattr(socket, "getaddrinfo", refused)
+    folder = write_micro(tmp_path / "local")
+    with gapless.load(folder) as model:
+        assert model.caption(noise(1), settings=FEW)["metrics"]["output_tokens"] >= 1
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(errors.ModelNotFound, match=r"tokenizer\.json"):
+        gapless.load(folder)

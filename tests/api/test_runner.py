@@ -99,6 +99,7 @@ def test_host_masks_give_the_same_answers(device):
 
 
 def test_tasks_hear_chunks_and_then_the_finish():
+    """S-CON-17: results come from the engine's thread, in order, the finish once and last."""
     device = GatedDevice()
     runner = run(device)
 

@@ -75,6 +75,7 @@ def test_times_go_on_and_never_back(room):
 
 
 def test_no_record_is_of_padding_and_padding_stays_what_it_is(room):
+    """S-NUM-05: a batch that is padded to its bucket."""
     _, _, device, rig = room
     seqs = [rig.seq(ids=(1, 8 + i), max_tokens=20, lasts=3) for i in range(3)]
     rows = device.program.rows
@@ -284,6 +285,7 @@ def test_an_arena_that_cannot_grow_serves_on_as_it_was():
 
 
 def test_too_little_memory_is_told_before_the_cache_is_made():
+    """S-MEM-03."""
     with pytest.raises(NotEnoughMemory, match=r"0\.50 GB free after the weights"):
         cuda_device(runtime=InlineRuntime(memory_of=(5 * 10**8, 10**9)))
 

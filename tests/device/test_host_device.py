@@ -47,7 +47,7 @@ def test_calls_return_while_the_device_works_and_wait_blocks(gated):
 
 
 def test_what_was_enqueued_is_not_touched_by_later_writes(gated):
-    """I10: masks and pictures may be overwritten as soon as the call is back."""
+    """I10, S-CON-07: masks and pictures may be overwritten as soon as the call is back."""
     model, device = gated
     rig = Rig(device)
     seq = rig.seq("text", (1, 8), picture=picture(1), host_masked=True)
@@ -83,6 +83,7 @@ def test_arrivals_own_their_values():
 
 
 def test_landing_buffers_are_poisoned_at_launch_and_hold_only_their_own_step(gated):
+    """S-CON-07: two steps in flight never share a buffer."""
     model, device = gated
     device._flights.poison = True
     rig = Rig(device)

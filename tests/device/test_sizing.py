@@ -75,6 +75,7 @@ def test_a_gpu_gets_what_fits_beside_twice_the_measured_step():
 
 
 def test_too_little_memory_is_told_with_the_numbers_and_the_remedy():
+    """S-MEM-03: sized from what is free, not from what there is."""
     limits, config = gpu_limits()
     with pytest.raises(NotEnoughMemory) as raised:
         gpu_pages(limits, config, 2**20, 3 * GIB + 100 * 2**20, GIB)

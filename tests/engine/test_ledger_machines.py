@@ -74,7 +74,7 @@ class PageMachine(RuleBasedStateMachine):
 
 
 class PrefixMachine(RuleBasedStateMachine):
-    """Requests come and go on few pictures; an entry's pages live as long as its last holder."""
+    """S-PFX-04: requests come and go on few pictures; an entry's pages live as long as its last holder."""
 
     @initialize()
     def start(self):

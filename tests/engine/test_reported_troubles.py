@@ -10,7 +10,7 @@ from tests.fakes.verdict import judge, judge_all, same_tokens
 
 from gapless.config import EngineConfig
 from gapless.errors import NonFiniteLogits, RequestCancelled, RequestTooLarge
-from gapless.records import FinishReason, StepKind
+from gapless.records import FinishReason, Inset, Prompt, StepKind
 
 SPEC = HashSpec()
 ENDLESS = HashSpec(end_permille=0, answer_permille=0)
@@ -260,3 +260,28 @@ def test_s_pfx_01_and_02_pictures_are_told_apart_by_their_whole_digest(same):
     judge_all(stage.heard, expected(ENDLESS, entries), entries)
     assert device.referee.tally.shared_blocks == 4, "each picture was shown twice"
     assert len({str([t.id for t in stage.heard[i].tokens]) for i in range(1, 5)}) == 4
+
+
+@pytest.mark.parametrize("pages", range(14, 40, 2))
+def test_s_pfx_05_nothing_of_a_block_that_somebody_holds_is_freed_or_split(pages):
+    """Prompts that go on differently behind one picture, in pools of every size, some made to leave in the middle."""
+    entries = [
+        Entry(ask(i, ids=(11, 12, 10 + i), shown=picture(i % 2), max_tokens=14), arrives=i // 2) for i in range(1, 9)
+    ]
+    entries[2] = replace(entries[2], cancelled=6)
+    stage, device = play(entries, ENDLESS, 2, pages=pages)
+    judge_all(stage.heard, expected(ENDLESS, entries), entries)
+    assert device.referee.tally.shared_blocks or device.referee.tally.resumed
+
+
+def test_s_pfx_06_a_further_picture_does_not_lose_the_hit_on_the_first():
+    """Turn one shows A, turn two A and B: A's block is shared, B is computed with the prompt."""
+    first = ask(1, ids=(11, 12), shown=picture(1), max_tokens=20)
+    ids = (11, *([END] * (ENDLESS.prefix - 1)), 12)
+    prompt = Prompt(ids, ((),) * len(ids), picture(1), (Inset(1, picture(2)),))
+    second = replace(ask(2, shown=picture(1), max_tokens=20), prompt=prompt)
+    entries = [Entry(first), Entry(second, arrives=3)]
+    stage, device = play(entries, ENDLESS)
+    judge_all(stage.heard, expected(ENDLESS, entries), entries)
+    assert device.referee.tally.shared_blocks == 1
+    assert stage.heard[2].finish.metrics.cached_tokens == ENDLESS.prefix

@@ -17,7 +17,7 @@ from tests.fakes.micro import write_micro
 from tests.serve.hash_answers import Oracle
 from tests.serve.hash_server import HashServed, children
 from tests.serve.raw_http import exchange, get, post
-from tests.serve.serving import PATIENCE
+from tests.serve.serving import PATIENCE, Served
 from tests.serve.test_load_served import TEXT, judge, made, needs_linux
 
 from gapless.cli.main import main
@@ -200,6 +200,38 @@ def test_sigterm_while_loading_ends_at_once(serve, process):
     assert server.process.wait(PATIENCE) == 0
     until(lambda: not any(Path(f"/proc/{one}").exists() for one in started), "the end of the engine's process")
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.slow
+def test_s_sta_05_and_06_an_engine_that_ends_while_it_loads_ends_the_server_and_says_how(serve):
+    """As when the system kills it because the weights do not fit in memory."""
+    server = serve("loads:3600", "--process", "on", ready=False)
+    until(lambda: children(server.process.pid), "an engine process")
+    for child in children(server.process.pid):
+        os.kill(child, signal.SIGKILL)
+    assert server.process.wait(PATIENCE) == 1
+    last = [line for line in server.log.read_text().splitlines() if line.startswith("gapless: ")][-1]
+    assert "could not be loaded" in last and "SIGKILL" in last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", ["off", "on"])
+@pytest.mark.parametrize("wrong", ["device", "weights"])
+def test_s_sta_06_what_cannot_start_says_why(folder, tmp_path, process, wrong):
+    """No GPU, or a file that is not what it should be: one line with the reason, exit code 1."""
+    if wrong == "weights":
+        folder = write_micro(tmp_path / "damaged")
+        (folder / "model.safetensors").write_bytes(b"\x80\x04no weights")
+    words = ["--device", "cuda" if wrong == "device" else "cpu", "--process", process]
+    server = Served(folder, tmp_path / "log", *words)
+    try:
+        assert server.process.wait(PATIENCE) == 1
+    finally:
+        server.end()
+    log = server.log.read_text()
+    told = [line for line in log.splitlines() if line.startswith("gapless: the model could not be loaded: ")]
+    assert len(told) == 1 and ("cuda" if wrong == "device" else "model.safetensors") in told[0], log
+    assert "Traceback" not in log
 
 
 @pytest.mark.slow
