@@ -19,7 +19,7 @@ from gapless.api.channel import Channel
 from gapless.skills.base import Ask
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
-FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
+FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b", "moondream3-a", "moondream3-b")
 UNASKED = ("point", "detect")  # by the reference's rule over the whole vocabulary
 
 
@@ -92,6 +92,9 @@ def test_every_golden_entry(folder: str, picture: str, name: str) -> None:
             right = [clamped(box) for box in expected[key]] if key == "objects" else expected[key]
             assert result[key] == right
             checked += 1
+    if "text" in expected:
+        assert result["caption" if name.startswith("caption") else "answer"] == expected["text"]
+        checked += 1
     if "token_ids" in expected:
         assert ids[: len(expected["token_ids"])] == expected["token_ids"]
         assert ids[len(expected["token_ids"]) :] in ([], [0]), "more than the end token"
@@ -101,6 +104,9 @@ def test_every_golden_entry(folder: str, picture: str, name: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_they_were_all_in_flight_and_overlapped(folder: str) -> None:
     stats = outcome(folder).stats
-    assert stats["finished"] == len(entries(folder)) >= 30 and stats["failed"] == 0
+    assert (
+        stats["finished"] == len(entries(folder)) >= (15 if folder.startswith("moondream3") else 30)
+        and stats["failed"] == 0
+    )
     assert stats["overlapped"] > 0.8 * (stats["prefill_steps"] + stats["decode_steps"])
     assert stats["decode_committed_during_prefill"] > 0 and stats["prefill_committed_during_decode"] > 0

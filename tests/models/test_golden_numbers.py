@@ -1,4 +1,4 @@
-"""Moondream 2 in float32 against an independent implementation: every picture of both golden checkpoints.
+"""Both generations in float32 against independent implementations: every picture of the golden checkpoints.
 
 The crops are made here by a few lines of Pillow, so that `models/` is tested by itself.
 """
@@ -23,7 +23,10 @@ from gapless.models.registry import load_model
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
+THIRD = ("moondream3-a", "moondream3-b")
 PICTURES = ("small_100x80", "square_378", "photo_640x480", "tall_700x1600")
+EVERY = [(f, p) for f in FOLDERS for p in PICTURES] + [(f, p) for f in THIRD for p in PICTURES[1:3]]
+TILES = {"small_100x80": (1, 1), "square_378": (1, 1), "photo_640x480": (2, 4), "tall_700x1600": (4, 2)}
 TOLERANCE = 5e-6
 PREFIX = 730
 COORD, SIZE, END = 5, 6, 0
@@ -48,7 +51,7 @@ def golden(name: str) -> Golden:
 @cache
 def encoded(name: str, picture: str) -> Tensor:
     g = golden(name)
-    rows, columns = g.answers[picture]["tiling"]
+    rows, columns = TILES[picture]
     with torch.inference_mode():
         return g.model.encode_picture(cut(g.folder / f"{picture}.png", rows, columns), (rows, columns))
 
@@ -108,13 +111,19 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("picture", PICTURES)
-@pytest.mark.parametrize("name", FOLDERS)
+def query_ids(g: Golden, picture: str) -> list[int]:
+    named = g.answers[picture]
+    ids: list[int] = named.get("query_prompt_ids") or named["query"]["prompt_ids"]
+    return ids
+
+
+@pytest.mark.parametrize(("name", "picture"), EVERY)
 def test_embeddings_hidden_and_logits(name: str, picture: str) -> None:
     g = golden(name)
+    assert list(TILES[picture]) == g.answers[picture].get("tiling", list(TILES[picture]))
     embeddings = encoded(name, picture)
     assert difference(embeddings, g.numbers[f"{picture}.image_embeds"]) < TOLERANCE
-    hidden = Sequence(g.model, embeddings).feed(g.answers[picture]["query_prompt_ids"])
+    hidden = Sequence(g.model, embeddings).feed(query_ids(g, picture))
     assert difference(hidden[0], g.numbers[f"{picture}.query_prefill_hidden_last"]) < TOLERANCE
     logits = g.model.logits(hidden)[0]
     assert difference(logits, g.numbers[f"{picture}.query_prefill_logits"]) < TOLERANCE
@@ -131,7 +140,18 @@ def test_a_greedy_answer_token_by_token(name: str) -> None:
     assert ids == expected
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", THIRD)
+def test_an_answer_of_the_third_generation_goes_on_past_the_answer_id(name: str) -> None:
+    g, picture = golden(name), "square_378"
+    expected = g.answers[picture]["query"]["token_ids"]
+    s = Sequence(g.model, encoded(name, picture))
+    ids = [s.choose(s.feed(query_ids(g, picture)))]
+    while len(ids) < len(expected):
+        ids.append(s.choose(s.feed(ids[-1:])))
+    assert ids == expected
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, *THIRD])
 def test_boxes_by_the_region_heads(name: str) -> None:
     g, picture = golden(name), "square_378"
     expected = g.answers[picture]["detect_constrained"]

@@ -26,11 +26,35 @@ def test_an_empty_config_is_moondream_2(raw: dict[str, Any]) -> None:
     assert len(shapes) == 592
     assert sum(math.prod(shape) for shape in shapes.values()) == 1_927_237_104
     assert config.revision == "2025-06-21"
-    assert config.mask_answer
     assert config.text.prefix_attn == config.vision.grid**2 + 1 == 730
     assert (config.text.head_dim, config.text.rotary_dims) == (64, 32)
     assert config.tokenizer.templates.query == Template((1, 15381, 2), (3,))
     assert config.tokenizer.templates.segment is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint", "revision", "tau"),
+    [
+        ({"model_type": "moondream3", "config": {"skills": ["query"]}}, None, "moondream3", "erf"),
+        ({"model_type": "moondream3"}, "moondream3.1", "moondream3.1", "tanh"),
+        ({"text": {"moe": {"num_experts": 64}}}, None, "moondream3", "erf"),
+        ({"revision": "moondream3"}, "2025-06-21", "moondream3", "erf"),
+    ],
+)
+def test_moondream_3_by_its_type_its_experts_or_its_name(
+    raw: dict[str, Any], hint: str | None, revision: str, tau: str
+) -> None:
+    config = read_config(raw, hint)
+    assert (config.revision, config.text.tau) == (revision, tau)
+    shapes = tensor_shapes(config)
+    assert len(shapes) == 662
+    assert sum(math.prod(shape) for shape in shapes.values()) == 9_268_626_928
+    assert (config.text.rope_theta, config.region.heads, config.region.sizes) == (1_500_000.0, "linear", "log")
+    assert [config.text.experts(i) is not None for i in (0, 3, 4, 23)] == [False, False, True, True]
+    assert shapes["text.blocks.4.mlp.fc1.weight"] == (64, 2048, 2048)
+    assert shapes["text.blocks.23.mlp.fc2.weight"] == (64, 2048, 1024)
+    assert shapes["text.blocks.3.mlp.fc1.weight"] == (8192, 2048)
+    assert config.tokenizer.templates.segment == Template((1, 17374, 2), (3,))
 
 
 def test_the_bundled_dimensions_are_read() -> None:
@@ -63,10 +87,14 @@ def test_templates_name_the_skills_a_model_has() -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ({"model_type": "moondream3"}, ["moondream3", "Moondream 2"]),
         ({"model_type": "llava"}, ["llava"]),
-        ({"revision": "2025-01-09"}, ["2025-01-09", "2025-06-21"]),
-        (changed(text={"moe": {"num_experts": 8}}), ["text.moe", "mixture-of-experts"]),
+        ({"revision": "2024-08-26"}, ["2024-08-26", "2025-06-21", "moondream3"]),
+        (changed(text={"moe": {"num_experts": 3, "experts_per_token": 4}}), ["chooses 4 of 3"]),
+        (changed(text={"moe": {"num_experts": 0}}), ["text.moe.num_experts is 0"]),
+        (changed(text={"moe": [8]}), ["text.moe is not an object"]),
+        (changed(text={"tau": "swish"}), ["text.tau is 'swish'", "none, erf, tanh"]),
+        (changed(text={"max_context": 32769}), ["max_context 32769", "32768"]),
+        (changed(region={"heads": True, "sizes": []}), ["region.heads is True", "region.sizes is []"]),
         (changed(text={"n_kv_heads": 2}), ["n_kv_heads 2", "grouped-query"]),
         (changed(text={"dim": "64"}), ["text.dim is '64'"]),
         (changed(text={"n_layers": 0, "n_heads": True}), ["n_layers is 0", "n_heads is True"]),

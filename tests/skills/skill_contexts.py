@@ -1,7 +1,6 @@
 """Contexts of the golden models, built from their config and tokenizer files alone."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from gapless.models.moondream.config import MoondreamConfig, read_config
@@ -14,11 +13,8 @@ TOKENIZER = GOLDEN / "moondream2-2025-06-21-a" / "tokenizer.json"
 
 
 def config_of(folder: str) -> MoondreamConfig:
-    """A Moondream 3 config is read as a dense one: only its ids matter here."""
-    raw = json.loads((GOLDEN / folder / "config.json").read_text())
-    raw["text"].pop("moe", None)
-    config = read_config(raw)
-    return replace(config, revision="moondream3") if folder.startswith("moondream3") else config
+    """What the folder's config.json says."""
+    return read_config(json.loads((GOLDEN / folder / "config.json").read_text()))
 
 
 def context_of(folder: str) -> SkillContext:

@@ -47,6 +47,32 @@ class Kernels(Protocol[P]):
         """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), in float32, cast back. Any shape."""
         ...
 
+    def gelu_erf(self, x: Tensor) -> Tensor:
+        """0.5 x (1 + erf(x / sqrt(2))), in float32, cast back. Any shape."""
+        ...
+
+    def route(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Logits [T, E] -> weights [T, count], their softmax over the `count` largest, and which those are, int64."""
+        ...
+
+    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """Sum over each token's experts e of weight * down[e] (gelu_erf(a) * (g + 1)), (a, g) = up[e] x in halves.
+
+        x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I] -> [T, D]. Summed in float32.
+        """
+        ...
+
+    def tau_levels(self, alpha: Tensor, length: int) -> Tensor:
+        """alpha [H] -> [length, H]: 0.5 + sigmoid(alpha ln(position + 1)), in float32, cast to alpha's dtype."""
+        ...
+
+    def tau(self, qkv: Tensor, weight: Tensor, levels: Tensor, gelu: str) -> Tensor:
+        """Scale queries and values by head: by tanh(weight gelu(qkv)) + levels; keys stay. gelu: "erf" or "tanh".
+
+        qkv [T, 3 H D], weight [2 H, 3 H D] (for queries, then for values), levels [T, H] -> [T, 3 H D].
+        """
+        ...
+
     def rope_tables(self, length: int, dims: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines float32 [length, any] that `rope` takes rows of: angle = pos * theta^(-2i/dims)."""
         ...

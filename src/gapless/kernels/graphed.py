@@ -5,6 +5,8 @@ tensor is read on the host and none is made from host data; what a token sees is
 NaN. Page tables may be narrower than the longest context, as long as every token's own page is in them: what is
 gathered is as wide as the table, so a graph fixes its cost by the table it is given.
 
+With `grouped` the experts of bfloat16 tokens are read as they are chosen, see `kernels.grouped`.
+
 GEMMs run with as many rows as come (a step's bucket, a prompt's tokens). With `rows` they run with that many, always,
 and so does attention: in float32 a token's result is then the same bits in whatever company, decoded or prefilled
 again, as far as the GEMM library keeps its promise for one shape, and as long as page tables have one width. That is
@@ -24,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gapless.kernels import reference
+from gapless.kernels import grouped, reference
 
 ROWS_AT_ONCE = 128
 """Most tokens of a piece with a page table each: it bounds what is gathered."""
@@ -64,11 +66,14 @@ class Graphed:
     fourier_features = staticmethod(reference.fourier_features)
     coord_of_bin = staticmethod(reference.coord_of_bin)
     size_of_bin = staticmethod(reference.size_of_bin)
+    route = staticmethod(reference.route)
+    tau_levels = staticmethod(reference.tau_levels)
 
-    def __init__(self, rows: int | None = None) -> None:
+    def __init__(self, rows: int | None = None, grouped: bool = False) -> None:
         if rows is not None and rows < 1:
             raise ValueError(f"rows is {rows}: give at least 1, or None for as many as there are")
         self.rows = rows
+        self.grouped = grouped
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:
         """Pieces of `rows` tokens, else of as many as fit in memory: a step is one piece, and so are most prompts."""
@@ -93,6 +98,21 @@ class Graphed:
     def gelu_tanh(self, x: Tensor) -> Tensor:
         """torch's own: one kernel, which computes in float32 and treats every element alike on a GPU."""
         return F.gelu(x, approximate="tanh")
+
+    def gelu_erf(self, x: Tensor) -> Tensor:
+        """torch's own, as `gelu_tanh`."""
+        return F.gelu(x)
+
+    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """See `Kernels.experts`. Grouped where this set and the dtype have that, else all experts for all tokens."""
+        if self.grouped and grouped.fits_grouped(x, down):
+            return grouped.grouped(x, weights, chosen, up, down)
+        return grouped.for_all(x, weights, chosen, up, down)
+
+    def tau(self, qkv: Tensor, weight: Tensor, levels: Tensor, gelu: str) -> Tensor:
+        """See `Kernels.tau`."""
+        activated = {"erf": self.gelu_erf, "tanh": self.gelu_tanh}[gelu](qkv)
+        return reference.tau_scaled(qkv, activated, weight, levels)
 
     def rope_tables(self, length: int, dims: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines float32 [length, dims]: a rotated x is x * cos + swapped(x) * sin."""

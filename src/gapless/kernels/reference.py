@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 import torch.nn.functional as F
@@ -84,6 +84,70 @@ def gelu_tanh(x: Tensor) -> Tensor:
     inner = z * z
     inner.mul_(0.044715).add_(1.0).mul_(z).mul_(math.sqrt(2.0 / math.pi))
     return inner.tanh_().add_(1.0).mul_(z).mul_(0.5).to(x.dtype)
+
+
+def gelu_erf(x: Tensor) -> Tensor:
+    """0.5 x (1 + erf(x / sqrt(2))), in float32, cast back. Any shape."""
+    z = x.float()
+    return (z * math.sqrt(0.5)).erf_().add_(1.0).mul_(z).mul_(0.5).to(x.dtype)
+
+
+def route(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Logits [T, E] -> weights [T, count], their softmax over the `count` largest, and which those are, int64."""
+    largest, chosen = logits.float().topk(count, dim=-1)
+    return torch.softmax(largest, dim=-1).to(logits.dtype), chosen
+
+
+def experts(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Sum over each token's experts e of weight * down[e] (gelu_erf(a) * (g + 1)), (a, g) = up[e] x in halves.
+
+    x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I] -> [T, D]. An expert takes its
+    tokens in chunks of `ROWS`, and each token's sum runs in the order of its own experts: company does not show.
+    """
+    count, taken = chosen.shape[1], chosen.flatten()
+    each = x.new_empty(taken.shape[0], x.shape[1])
+    for expert in sorted(set(taken.tolist())):  # on the host: a kernel set for a GPU must not do that
+        pairs = (taken == expert).nonzero()[:, 0]
+        each[pairs] = by_rows(partial(gated, up=up[expert], down=down[expert]), x[pairs // count])
+    return mix(each.view(*chosen.shape, -1), weights)
+
+
+def gated(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """One expert: x [T, D], up [2 I, D], down [D, I] -> [T, D]."""
+    return F.linear(gate(F.linear(x, up)), down)
+
+
+def gate(z: Tensor) -> Tensor:
+    """[..., 2 I] -> [..., I]: gelu_erf of the first half times (the second half + 1)."""
+    activated, by = z.chunk(2, dim=-1)
+    return gelu_erf(activated) * (by + 1.0)
+
+
+def mix(each: Tensor, weights: Tensor) -> Tensor:
+    """What a token's experts say, [T, k, D], by their weights [T, k] -> [T, D]; one after the other, in float32."""
+    weighted = each.float() * weights.float()[..., None]
+    return reduce(torch.add, weighted.unbind(1)).to(each.dtype)
+
+
+def tau_levels(alpha: Tensor, length: int) -> Tensor:
+    """alpha [H] -> [length, H]: 0.5 + sigmoid(alpha ln(position + 1)), in float32, cast to alpha's dtype."""
+    logs = torch.arange(1, length + 1, dtype=torch.float32, device=alpha.device).log()
+    return (torch.outer(logs, alpha.float()).sigmoid() + 0.5).to(alpha.dtype)
+
+
+def tau(qkv: Tensor, weight: Tensor, levels: Tensor, gelu: str) -> Tensor:
+    """Scale queries and values by head: by tanh(weight gelu(qkv)) + levels; keys stay. `gelu`: "erf" or "tanh".
+
+    qkv [T, 3 H D], weight [2 H, 3 H D] (for queries, then for values), levels [T, H] -> [T, 3 H D].
+    """
+    return tau_scaled(qkv, {"erf": gelu_erf, "tanh": gelu_tanh}[gelu](qkv), weight, levels)
+
+
+def tau_scaled(qkv: Tensor, activated: Tensor, weight: Tensor, levels: Tensor) -> Tensor:
+    """`tau` once its GELU is known; a key's scale is 1."""
+    of_q, of_v = F.linear(activated, weight).tanh().chunk(2, dim=-1)
+    scales = torch.cat((of_q + levels, torch.ones_like(levels), of_v + levels), dim=-1)
+    return (qkv.view(*scales.shape, -1) * scales[..., None]).view(qkv.shape)
 
 
 def rope_tables(length: int, dims: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:

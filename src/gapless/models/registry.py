@@ -17,7 +17,7 @@ from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.random_weights import NEVER_ENDS, SIZES, random_config, random_tensors
-from gapless.models.moondream.weights_map import PREFIX, tensor_shapes
+from gapless.models.moondream.weights_map import OPTIONAL, PREFIX, tensor_shapes
 from gapless.weights.checkpoint import read_tensors
 from gapless.weights.folder import TOKENIZER, find_files, read_json
 from gapless.weights.hub import ASSETS, BUNDLED, locate
@@ -67,7 +67,7 @@ def load_model(
     located = locate(name_or_folder, revision)
     files = find_files(located.folder)
     config = read_config(read_json(files.config))
-    tensors = read_tensors(files.weights, tensor_shapes(config), PREFIX, kind, where)
+    tensors = read_tensors(files.weights, tensor_shapes(config), PREFIX, kind, where, OPTIONAL)
     model = Moondream(config, tensors, choose(where, exact))
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision)
 

@@ -6,7 +6,7 @@ mapped and let go again. Everything that does not fit is said in one `InvalidChe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ def read_tensors(
     prefix: str,
     dtype: torch.dtype,
     device: torch.device,
+    optional: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Read every expected tensor; on disk a name may carry `prefix`.
+    """Read every expected tensor; on disk a name may carry `prefix`. Those of `optional` may be missing, all together.
 
     Raises `InvalidCheckpoint` for a file that is cut short or no safetensors, and for tensors that are missing, extra,
     twice there, of another shape, or not of a float type.
@@ -38,13 +39,15 @@ def read_tensors(
     with ExitStack() as stack:
         handles = [stack.enter_context(_open(path)) for path in files]
         found, faults = _index(handles, files, prefix)
-        faults += [f"missing {name} {list(expected[name])}" for name in sorted(expected.keys() - found.keys())]
+        left_out = set(optional) if found.keys().isdisjoint(optional) else set()
+        missing = sorted(expected.keys() - found.keys() - left_out)
+        faults += [f"missing {name} {list(expected[name])}" for name in missing]
         faults += [f"unexpected {name}" for name in sorted(found.keys() - expected.keys())]
         for name in sorted(found.keys() & expected.keys()):
             faults += _misfit(name, found[name], expected[name])
         if faults:
             raise InvalidCheckpoint(_report(files, faults))
-        return {name: _own(found[name], dtype, device) for name in expected}
+        return {name: _own(found[name], dtype, device) for name in expected if name in found}
 
 
 def _open(path: Path) -> Any:

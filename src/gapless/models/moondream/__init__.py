@@ -1,1 +1,1 @@
-"""The Moondream 2 family: config, vision, text, region, templates."""
+"""The Moondream family, second and third generation: config, vision, text, region, templates."""

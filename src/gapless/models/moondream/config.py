@@ -2,28 +2,45 @@
 
 In: the parsed `config.json`. Out: a frozen, checked `MoondreamConfig`. Two layouts are read: this project's own
 (sections `text`, `vision`, `region`, `tokenizer` at the top) and the Hugging Face one (`model_type`, and the sections
-under `config`, mostly empty). What a file leaves out is Moondream 2, revision 2025-06-21. Everything wrong is said in
-one error.
+under `config`, mostly empty). What a file leaves out is the revision's, and a file that names no revision is Moondream
+2 of 2025-06-21, or Moondream 3 if its `model_type` or a `text.moe` says so. Everything wrong is said in one error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gapless.errors import InvalidCheckpoint
 
 REVISION = "2025-06-21"
-MODEL_TYPES = ("moondream1", "moondream2")
+MOONDREAM_3 = "moondream3"
+MODEL_TYPES = ("moondream1", "moondream2", MOONDREAM_3)
 """`moondream1` is what the published Moondream 2 checkpoints call themselves."""
+MOST_CONTEXT = 32768
+"""The longest context any of the family was made for."""
 
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """Layers from `start_layer` on choose `experts_per_token` of `num_experts` gated feed-forwards."""
+
+    num_experts: int = 64
+    start_layer: int = 4
+    experts_per_token: int = 8
+    expert_inner_dim: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class TextConfig:
-    """The decoder. `prefix_attn`: positions of BOS + picture block, which see each other."""
+    """The decoder. `prefix_attn`: positions of BOS + picture block, which see each other.
+
+    `tau`: whether queries and values are scaled by token and position, and by which GELU of qkv. `moe` None: all layers
+    are dense.
+    """
 
     dim: int = 2048
     ff_dim: int = 8192
@@ -34,6 +51,8 @@ class TextConfig:
     n_kv_heads: int = 32
     prefix_attn: int = 730
     rope_theta: float = 10_000.0
+    tau: str = field(default="none", metadata={"choices": ("none", "erf", "tanh")})
+    moe: MoeConfig | None = None
 
     @property
     def head_dim(self) -> int:
@@ -44,6 +63,10 @@ class TextConfig:
     def rotary_dims(self) -> int:
         """How many dimensions of a head rotate: the first half."""
         return self.dim // (2 * self.n_heads)
+
+    def experts(self, layer: int) -> MoeConfig | None:
+        """The experts of a layer, None if it is dense."""
+        return self.moe if self.moe is not None and layer >= self.moe.start_layer else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +93,11 @@ class VisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class RegionConfig:
-    """The coordinate and size heads. Feature widths count cosines and sines; `size_out_dim` is width and height."""
+    """The coordinate and size heads. Feature widths count cosines and sines; `size_out_dim` is width and height.
+
+    `heads`: decoders of two layers (`inner_dim` between them), or of one behind a LayerNorm if the checkpoint has it.
+    `sizes`: bins are powers of two, or equal steps.
+    """
 
     dim: int = 2048
     coord_feat_dim: int = 256
@@ -78,6 +105,8 @@ class RegionConfig:
     size_feat_dim: int = 512
     size_out_dim: int = 2048
     inner_dim: int = 8192
+    heads: str = field(default="mlp", metadata={"choices": ("mlp", "linear")})
+    sizes: str = field(default="log", metadata={"choices": ("log", "linear")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +151,43 @@ class TokenizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class MoondreamConfig:
-    """All of it. `mask_answer`: see `constrain.table.Rules`; `revision` is the Moondream revision it behaves like."""
+    """All of it. `revision` is the Moondream revision it behaves like."""
 
-    text: TextConfig
-    vision: VisionConfig
-    region: RegionConfig
-    tokenizer: TokenizerConfig
+    text: TextConfig = field(default_factory=TextConfig)
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    region: RegionConfig = field(default_factory=RegionConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     revision: str = REVISION
-    mask_answer: bool = True
 
 
-def read_config(raw: Mapping[str, Any]) -> MoondreamConfig:
-    """Check and type a parsed `config.json`. Raises `InvalidCheckpoint` naming every fault."""
+_PREVIEW = MoondreamConfig(
+    text=TextConfig(max_context=4096, rope_theta=1_500_000.0, tau="erf", moe=MoeConfig()),
+    region=RegionConfig(heads="linear"),
+    tokenizer=TokenizerConfig(templates=TemplatesConfig(segment=Template((1, 17374, 2), (3,)))),
+    revision=MOONDREAM_3,
+)
+REVISIONS: Mapping[str, MoondreamConfig] = {
+    REVISION: MoondreamConfig(),
+    MOONDREAM_3: _PREVIEW,
+    "moondream3.1": replace(_PREVIEW, text=replace(_PREVIEW.text, tau="tanh"), revision="moondream3.1"),
+}
+"""What a checkpoint of each revision is where its file says nothing: published files hardly give a dimension."""
+
+
+def read_config(raw: Mapping[str, Any], revision: str | None = None) -> MoondreamConfig:
+    """Check and type a parsed `config.json`. Raises `InvalidCheckpoint` naming every fault.
+
+    `revision`: what it is known to be from elsewhere; it counts where the file itself names none.
+    """
     sections = raw["config"] if isinstance(raw.get("config"), Mapping) else raw
-    _refuse_unsupported(raw, sections)
+    base = _base(raw, sections, revision)
     faults: list[str] = []
     config = MoondreamConfig(
-        text=TextConfig(**_section(sections, "text", TextConfig, faults)),
-        vision=VisionConfig(**_section(sections, "vision", VisionConfig, faults)),
-        region=RegionConfig(**_section(sections, "region", RegionConfig, faults)),
-        tokenizer=_tokenizer(sections, faults),
+        text=_text(sections, base.text, faults),
+        vision=replace(base.vision, **_section(sections, "vision", VisionConfig, faults)),
+        region=replace(base.region, **_section(sections, "region", RegionConfig, faults)),
+        tokenizer=_tokenizer(sections, base.tokenizer, faults),
+        revision=base.revision,
     )
     faults = faults or list(_faults(config))
     if faults:
@@ -149,52 +195,67 @@ def read_config(raw: Mapping[str, Any]) -> MoondreamConfig:
     return config
 
 
-def _refuse_unsupported(raw: Mapping[str, Any], sections: Mapping[str, Any]) -> None:
-    kind, revision = raw.get("model_type", MODEL_TYPES[0]), raw.get("revision", REVISION)
+def _base(raw: Mapping[str, Any], sections: Mapping[str, Any], revision: str | None) -> MoondreamConfig:
+    """The revision that a file says it is, or is known to be, or looks like."""
+    kind, text = raw.get("model_type", MODEL_TYPES[0]), sections.get("text")
     if kind not in MODEL_TYPES:
-        raise InvalidCheckpoint(
-            f"model_type {kind!r} is not supported; this version runs {', '.join(MODEL_TYPES)} (Moondream 2)."
-        )
-    if revision != REVISION:
-        raise InvalidCheckpoint(f"Revision {revision!r} is not supported; this version runs revision {REVISION}.")
-    text = sections.get("text")
-    if isinstance(text, Mapping) and text.get("moe"):
-        raise InvalidCheckpoint(
-            "text.moe: mixture-of-experts layers (Moondream 3) are not supported; load a dense Moondream 2 checkpoint."
-        )
+        raise InvalidCheckpoint(f"model_type {kind!r} is not supported; this version runs {', '.join(MODEL_TYPES)}.")
+    third = kind == MOONDREAM_3 or (isinstance(text, Mapping) and bool(text.get("moe")))
+    named = raw.get("revision") or revision or (MOONDREAM_3 if third else REVISION)
+    if named not in REVISIONS:
+        raise InvalidCheckpoint(f"Revision {named!r} is not supported; this version runs {', '.join(REVISIONS)}.")
+    return REVISIONS[named]
 
 
-def _section(sections: Mapping[str, Any], name: str, into: type, faults: list[str]) -> dict[str, Any]:
-    """The known numbers of one section; unknown keys are left alone, as newer files may carry more."""
+def _text(sections: Mapping[str, Any], base: TextConfig, faults: list[str]) -> TextConfig:
+    """The decoder's section, with the experts' within it."""
+    text = replace(base, **_section(sections, "text", TextConfig, faults))
+    given = sections.get("text")
+    if isinstance(given, Mapping) and given.get("moe") is not None:
+        text = replace(text, moe=replace(text.moe or MoeConfig(), **_section(given, "moe", MoeConfig, faults, "text.")))
+    return text
+
+
+def _section(sections: Mapping[str, Any], name: str, into: type, faults: list[str], within: str = "") -> dict[str, Any]:
+    """The known numbers and words of one section; unknown keys are left alone, as newer files may carry more."""
     given = sections.get(name, {})
     if not isinstance(given, Mapping):
-        faults.append(f"{name} is not an object")
+        faults.append(f"{within}{name} is not an object")
         return {}
-    numbers: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     for f in fields(into):
         value = given.get(f.name)
-        if value is None or f.name == "templates":
+        if value is None or f.name in ("templates", "moe"):
             continue
-        allowed = (int, float) if f.type == "float" else (int,)
-        low = 0 if f.name.endswith("_id") or f.name == "overlap_margin" else 1
-        if isinstance(value, bool) or not isinstance(value, allowed) or value < low:
-            faults.append(f"{name}.{f.name} is {value!r}, expected a number of at least {low}")
+        expected = _expected(f.name, str(f.type), f.metadata.get("choices"), value)
+        if expected is None:
+            known[f.name] = value
         else:
-            numbers[f.name] = value
-    return numbers
+            faults.append(f"{within}{name}.{f.name} is {value!r}, expected {expected}")
+    return known
 
 
-def _tokenizer(sections: Mapping[str, Any], faults: list[str]) -> TokenizerConfig:
-    numbers = _section(sections, "tokenizer", TokenizerConfig, faults)
+def _expected(name: str, kind: str, choices: tuple[str, ...] | None, value: Any) -> str | None:
+    """What a field's value should have been; None if it is that."""
+    if choices is not None:
+        return None if value in choices else f"one of {', '.join(choices)}"
+    allowed = (int, float) if kind == "float" else (int,)
+    low = 0 if name.endswith("_id") or name in ("overlap_margin", "start_layer") else 1
+    right = isinstance(value, allowed) and not isinstance(value, bool) and value >= low
+    return None if right else f"a number of at least {low}"
+
+
+def _tokenizer(sections: Mapping[str, Any], base: TokenizerConfig, faults: list[str]) -> TokenizerConfig:
+    tokenizer = replace(base, **_section(sections, "tokenizer", TokenizerConfig, faults))
     given = sections.get("tokenizer", {})
     templates = given.get("templates") if isinstance(given, Mapping) else None
     if templates is None:
-        return TokenizerConfig(**numbers)
+        return tokenizer
     try:
-        return TokenizerConfig(**numbers, templates=_templates(templates))
+        return replace(tokenizer, templates=_templates(templates))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         faults.append(f"tokenizer.templates is malformed ({error!r})")
-        return TokenizerConfig(**numbers)
+        return tokenizer
 
 
 def _templates(given: Mapping[str, Any]) -> TemplatesConfig:
@@ -217,10 +278,7 @@ def _ids(given: Any) -> Ids:
 def _faults(c: MoondreamConfig) -> Iterator[str]:
     """What does not fit together. Yields one sentence each."""
     text, vision, region, ids = c.text, c.vision, c.region, c.tokenizer
-    if text.n_kv_heads != text.n_heads:
-        yield f"text.n_kv_heads {text.n_kv_heads} is not n_heads {text.n_heads}: grouped-query heads are not supported"
-    if text.dim % (4 * text.n_heads):
-        yield f"text.dim {text.dim} is not a multiple of 4 * n_heads ({4 * text.n_heads})"
+    yield from _text_faults(text)
     if vision.enc_dim % vision.enc_n_heads:
         yield f"vision.enc_dim {vision.enc_dim} is not a multiple of enc_n_heads {vision.enc_n_heads}"
     if vision.crop_size % vision.enc_patch_size:
@@ -233,13 +291,24 @@ def _faults(c: MoondreamConfig) -> Iterator[str]:
         yield f"vision.in_channels is {vision.in_channels}, pictures have 3"
     if vision.proj_out_dim != text.dim or region.dim != text.dim:
         yield f"vision.proj_out_dim {vision.proj_out_dim} and region.dim {region.dim} must equal text.dim {text.dim}"
-    if text.max_context <= text.prefix_attn:
-        yield f"text.max_context {text.max_context} does not hold the picture block of {text.prefix_attn}"
     if region.coord_feat_dim % 2 or region.size_feat_dim % 2 or region.size_out_dim % 2:
         yield "region feature and size widths must be even"
     out = [f"{name} {i}" for name, i in _all_ids(ids) if i >= text.vocab_size]
     if out:
         yield f"ids outside the vocabulary of {text.vocab_size}: {', '.join(out[:8])}"
+
+
+def _text_faults(text: TextConfig) -> Iterator[str]:
+    if text.n_kv_heads != text.n_heads:
+        yield f"text.n_kv_heads {text.n_kv_heads} is not n_heads {text.n_heads}: grouped-query heads are not supported"
+    if text.dim % (4 * text.n_heads):
+        yield f"text.dim {text.dim} is not a multiple of 4 * n_heads ({4 * text.n_heads})"
+    if text.max_context <= text.prefix_attn:
+        yield f"text.max_context {text.max_context} does not hold the picture block of {text.prefix_attn}"
+    if text.max_context > MOST_CONTEXT:
+        yield f"text.max_context {text.max_context} is over {MOST_CONTEXT}, the longest any of the family was made for"
+    if text.moe is not None and text.moe.experts_per_token > text.moe.num_experts:
+        yield f"text.moe chooses {text.moe.experts_per_token} of {text.moe.num_experts} experts"
 
 
 def _all_ids(ids: TokenizerConfig) -> Iterator[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""The three layers everything is made of: each picks its tensors by name and is called on activations.
+"""The layers everything is made of: each picks its tensors by name and is called on activations.
 
 They compute with the kernels they are given.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
@@ -67,3 +68,51 @@ class Mlp:
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         return self.fc2(self.kernels.gelu_tanh(self.fc1(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Gated feed-forwards of which each token takes the `count` likeliest, weighted by the router.
+
+    up [E, 2 inner, D], down [E, D, inner], without biases.
+    """
+
+    router: Linear
+    up: Tensor
+    down: Tensor
+    count: int
+    kernels: Kernels[Any]
+
+    @classmethod
+    def take(cls, tensors: Mapping[str, Tensor], name: str, count: int, kernels: Kernels[Any]) -> Experts:
+        """Pick `name.router`, `name.fc1.weight` and `name.fc2.weight`."""
+        router = Linear.take(tensors, f"{name}.router", kernels)
+        return cls(router, tensors[f"{name}.fc1.weight"], tensors[f"{name}.fc2.weight"], count, kernels)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, D] -> [T, D]."""
+        weights, chosen = self.kernels.route(self.router(x), self.count)
+        return self.kernels.experts(x, weights, chosen, self.up, self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class Tau:
+    """How far each head's queries and values are scaled: by what the token is, and by where it stands.
+
+    weight [2 H, 3 D]: rows for queries, then for values. levels [positions, H]. `gelu`: "erf" or "tanh".
+    """
+
+    weight: Tensor
+    levels: Tensor
+    gelu: str
+    kernels: Kernels[Any]
+
+    @classmethod
+    def take(cls, tensors: Mapping[str, Tensor], name: str, gelu: str, length: int, kernels: Kernels[Any]) -> Tau:
+        """Pick `name.wq`, `name.wv` and `name.alpha`, for positions below `length`."""
+        weight = torch.cat((tensors[f"{name}.wq"], tensors[f"{name}.wv"]))
+        return cls(weight, kernels.tau_levels(tensors[f"{name}.alpha"], length), gelu, kernels)
+
+    def __call__(self, qkv: Tensor, positions: Tensor) -> Tensor:
+        """[T, 3 D] at positions int64 [T] -> [T, 3 D], keys as they were."""
+        return self.kernels.tau(qkv, self.weight, self.levels[positions], self.gelu)

@@ -1,4 +1,4 @@
-"""A Moondream 2 model: the tower, the decoder and the region module behind the `Model` protocol.
+"""A Moondream model of either generation: tower, decoder and region module behind the `Model` protocol.
 
 It computes with one set of kernels, given when it is made. With the reference, and with a fixed number of rows on a
 GPU, every method that works on tokens does so in chunks of that many rows, so in float32 a row's result is the same
@@ -33,7 +33,7 @@ class Moondream:
         self.kernels = kernels or choose(tensors["text.wte"].device)
         self.vision = VisionTower(config.vision, tensors, self.kernels)
         self.text = TextDecoder(config.text, tensors, self.kernels)
-        self.region = Region(tensors, self.kernels)
+        self.region = Region(config.region, tensors, self.kernels)
         self.vocab = config.text.vocab_size
         self.prefix = config.text.prefix_attn
         self.max_context = config.text.max_context

@@ -79,6 +79,7 @@ HABITS: Mapping[str, Habits] = {
     "2025-04-14": Habits(False, False, True, Defaults(0.5, 0.3, 768, 50)),
     "2025-06-21": Habits(True, True, False, Defaults(0.5, 0.3, 768, 50)),
     "moondream3": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150)),
+    "moondream3.1": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150)),
 }
 
 

@@ -17,27 +17,40 @@ from torch import Tensor
 from gapless.kernels.base import Kernels
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import TextConfig
-from gapless.models.moondream.layers import Linear, Mlp, Norm
+from gapless.models.moondream.layers import Experts, Linear, Mlp, Norm, Tau
 
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """x + attention(ln x) + mlp(ln x)."""
+    """x + attention(ln x) + mlp(ln x); `tau` None: queries and values go as they are."""
 
     ln: Norm
     qkv: Linear
     proj: Linear
-    mlp: Mlp
+    mlp: Mlp | Experts
+    tau: Tau | None
 
     @classmethod
-    def take(cls, tensors: Mapping[str, Tensor], name: str, kernels: Kernels[Any]) -> TextBlock:
-        """Pick the layer's tensors."""
+    def take(cls, tensors: Mapping[str, Tensor], layer: int, config: TextConfig, kernels: Kernels[Any]) -> TextBlock:
+        """Pick the tensors of layer number `layer`."""
+        name, chosen = f"text.blocks.{layer}", config.experts(layer)
+        tau = (tensors, f"{name}.attn.tau", config.tau, config.max_context, kernels)
         return cls(
             ln=Norm.take(tensors, f"{name}.ln", kernels),
             qkv=Linear.take(tensors, f"{name}.attn.qkv", kernels),
             proj=Linear.take(tensors, f"{name}.attn.proj", kernels),
-            mlp=Mlp.take(tensors, f"{name}.mlp", kernels),
+            mlp=(
+                Experts.take(tensors, f"{name}.mlp", chosen.experts_per_token, kernels)
+                if chosen
+                else Mlp.take(tensors, f"{name}.mlp", kernels)
+            ),
+            tau=None if config.tau == "none" else Tau.take(*tau),
         )
+
+    def inputs(self, n: Tensor, positions: Tensor) -> Tensor:
+        """[T, D] at positions int64 [T] -> queries, keys and values [T, 3 D], before they are rotated."""
+        qkv = self.qkv(n)
+        return qkv if self.tau is None else self.tau(qkv, positions)
 
 
 class TextDecoder:
@@ -47,7 +60,7 @@ class TextDecoder:
         self.config = config
         self.kernels = kernels
         self.wte = tensors["text.wte"]
-        self.blocks = [TextBlock.take(tensors, f"text.blocks.{i}", kernels) for i in range(config.n_layers)]
+        self.blocks = [TextBlock.take(tensors, i, config, kernels) for i in range(config.n_layers)]
         self.post_ln = Norm.take(tensors, "text.post_ln", kernels)
         self.lm_head = Linear.take(tensors, "text.lm_head", kernels)
         self.cos, self.sin = kernels.rope_tables(
@@ -69,10 +82,10 @@ class TextDecoder:
         real, kernels = x.shape[0], self.kernels
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
-        x = kernels.pad_rows(x)
+        x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
         for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
             n = block.ln(x)
-            q, k, v = self._rotated(block.qkv(n)[:real], cos, sin)
+            q, k, v = self._rotated(block.inputs(n, places)[:real], cos, sin)
             kernels.write_kv(k, v, keys, values, kernels.cells(at))
             seen = kernels.pad_rows(kernels.attend(q, keys, values, at).flatten(1))
             x = x + block.proj(seen) + block.mlp(n)
@@ -85,11 +98,11 @@ class TextDecoder:
         """
         positions = torch.arange(start + x.shape[0], device=x.device)
         page, offset = pages[positions // cache.page_size], positions % cache.page_size
-        before, cell = (page[:start], offset[:start]), (page[start:], offset[start:])
+        before, cell, own = (page[:start], offset[:start]), (page[start:], offset[start:]), positions[start:]
         cos, sin = self.cos[start : start + x.shape[0]], self.sin[start : start + x.shape[0]]
         for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
             n = block.ln(x)
-            q, k, v = self._rotated(block.qkv(n), cos, sin)
+            q, k, v = self._rotated(block.inputs(n, own), cos, sin)
             self.kernels.write_kv(k, v, keys, values, cell)
             if start:
                 earlier = self.kernels.read_kv(keys, values, before)

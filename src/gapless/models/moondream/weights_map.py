@@ -1,11 +1,11 @@
-"""Names and shapes of a Moondream 2 checkpoint's tensors, in the Hugging Face layout.
+"""Names and shapes of a Moondream checkpoint's tensors, in the Hugging Face layout.
 
 In: a config. Out: every tensor the model needs, by its name after the `model.` prefix, with its shape.
 """
 
 from __future__ import annotations
 
-from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.config import MoeConfig, MoondreamConfig
 
 PREFIX = "model."
 
@@ -13,8 +13,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(config: MoondreamConfig) -> Shapes:
-    """Every tensor of the checkpoint with its shape."""
+    """Every tensor of the checkpoint with its shape, those of `OPTIONAL` too."""
     return {**_vision(config), **_text(config), **_region(config)}
+
+
+OPTIONAL = ("region.ln.weight", "region.ln.bias")
+"""Tensors that a checkpoint may lack, all of them together: the first Moondream 3 has no norm before its heads."""
 
 
 def _vision(config: MoondreamConfig) -> Shapes:
@@ -35,7 +39,12 @@ def _text(config: MoondreamConfig) -> Shapes:
     for i in range(t.n_layers):
         block = f"text.blocks.{i}"
         shapes |= _norm(f"{block}.ln", t.dim)
-        shapes |= _attention(block, t.dim) | _mlp(f"{block}.mlp", t.dim, t.ff_dim, t.dim)
+        shapes |= _attention(block, t.dim)
+        if t.tau != "none":
+            shapes |= {f"{block}.attn.tau.{part}": (t.n_heads, 3 * t.dim) for part in ("wq", "wv")}
+            shapes[f"{block}.attn.tau.alpha"] = (t.n_heads,)
+        moe = t.experts(i)
+        shapes |= _experts(f"{block}.mlp", t.dim, moe) if moe else _mlp(f"{block}.mlp", t.dim, t.ff_dim, t.dim)
     return shapes | _norm("text.post_ln", t.dim) | _linear("text.lm_head", t.dim, t.vocab_size)
 
 
@@ -47,8 +56,9 @@ def _region(config: MoondreamConfig) -> Shapes:
     }
     shapes |= _linear("region.coord_encoder", r.coord_feat_dim, r.dim)
     shapes |= _linear("region.size_encoder", r.size_feat_dim, r.dim)
-    shapes |= _mlp("region.coord_decoder", r.dim, r.inner_dim, r.coord_out_dim)
-    return shapes | _mlp("region.size_decoder", r.dim, r.inner_dim, r.size_out_dim)
+    for name, out in (("region.coord_decoder", r.coord_out_dim), ("region.size_decoder", r.size_out_dim)):
+        shapes |= _mlp(name, r.dim, r.inner_dim, out) if r.heads == "mlp" else _linear(name, r.dim, out)
+    return shapes if r.heads == "mlp" else shapes | _norm("region.ln", r.dim)
 
 
 def _linear(name: str, into: int, out: int) -> Shapes:
@@ -65,3 +75,10 @@ def _attention(block: str, dim: int) -> Shapes:
 
 def _mlp(name: str, into: int, inner: int, out: int) -> Shapes:
     return _linear(f"{name}.fc1", into, inner) | _linear(f"{name}.fc2", inner, out)
+
+
+def _experts(name: str, dim: int, moe: MoeConfig) -> Shapes:
+    """Activated rows, then gates, in fc1."""
+    count, inner = moe.num_experts, moe.expert_inner_dim
+    up, down = (count, 2 * inner, dim), (count, dim, inner)
+    return _linear(f"{name}.router", dim, count) | {f"{name}.fc1.weight": up, f"{name}.fc2.weight": down}
