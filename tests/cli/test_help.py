@@ -28,6 +28,8 @@ SLOW = {
     "gapless bench vision --out vision.json --png vision.png",
     "gapless bench query --out query.json --png query.png",
     "gapless bench query --concurrency 1 --waves 1 --json",
+    "gapless bench serve --out serve.json --png serve.png",
+    "gapless bench serve --concurrency 1 --streams 2 --waves 1 --json",
     "gapless bench decode --streams 1 --streams 8 --sampler greedy --json",
 }
 """Run by their own tests, alike to one that is run, or in need of a GPU."""

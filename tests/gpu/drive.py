@@ -1,6 +1,6 @@
 """Everything that is shown on a GPU, as one command from a checkout, without installing:
 
-    python3 tests/gpu/drive.py --out DIR                     # all of it, about 9 minutes on an H200
+    python3 tests/gpu/drive.py --out DIR                     # all of it, about 12 minutes on an H200
     python3 tests/gpu/drive.py --out DIR --only bench query
     python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
 
@@ -8,12 +8,16 @@ Each section is a process of its own with a time limit; one that fails or hangs 
 test run side by side (their timing decides nothing); the gate on the bubble and the benchmarks run alone. DIR receives
 `report.json` (status, seconds and last line of each section), `log.txt` (all they printed), and of each benchmark
 `NAME-moondream2.json` and `.png` (bench is `decode`). A short table comes last. Ends with 0 if all sections passed, 1
-if one did not, 2 without a GPU.
+if one did not or none ran, 2 without a GPU.
+
+`serve` needs the server's packages. Where they are not installed, `wheels.py` brings them along, in `.wheels/`; without
+either the section is skipped, and says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -21,7 +25,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,7 +43,22 @@ QUERY_SECONDS = 90.0
 """After that long the query benchmark begins nothing more."""
 INTAKE_SECONDS = 40.0
 """The same of the benchmarks of prefills and of pictures."""
-BENCHES = ("bench", "prefill", "vision", "query")
+SERVE_SECONDS = 150.0
+"""The same of the benchmark of the server."""
+BENCHES = ("bench", "prefill", "vision", "query", "serve")
+WHEELS = ROOT / ".wheels"
+SERVING = (
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "pydantic_settings",
+    "yaml",
+    "prometheus_client",
+    "zmq",
+    "msgspec",
+)
+SKIPPED = "skipped"
 NO_GPU = (
     f"gpu-check: {sys.executable} has no torch that sees a CUDA device, so nothing was checked. Run it on a machine "
     "with an NVIDIA GPU, a driver and a CUDA build of torch."
@@ -46,12 +67,14 @@ NO_GPU = (
 
 @dataclass
 class Section:
-    """One process. `group`: sections of the same group run side by side; `limit` in seconds."""
+    """One process. `group`: sections of the same group run side by side; `limit` in seconds; `needs`: packages without
+    which it is skipped."""
 
     name: str
     group: int
     limit: float
     command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
     status: str = "not run"
     seconds: float = 0.0
     said: str = ""
@@ -84,6 +107,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("prefill", 4, INTAKE_SECONDS + 30, benchmark("prefill", out, INTAKE_SECONDS)),
         Section("vision", 5, INTAKE_SECONDS + 30, benchmark("vision", out, INTAKE_SECONDS)),
         Section("query", 6, QUERY_SECONDS + 40, benchmark("query", out, QUERY_SECONDS)),
+        Section("serve", 7, SERVE_SECONDS + 50, benchmark("serve", out, SERVE_SECONDS), SERVING),
     ]
 
 
@@ -101,9 +125,33 @@ def sanitizer() -> tuple[str, ...]:
     return (found, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "tests/gpu/sanitize.py")
 
 
-def start(section: Section, folder: Path) -> Running:
-    """Begin a section in a process group of its own."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONUNBUFFERED": "1"}
+def unpacked(wheels: Path, into: Path) -> list[str]:
+    """Where the packages of a folder of wheels can be imported from; nothing without such a folder."""
+    found = sorted(wheels.glob("*.whl"))
+    for wheel in found:
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(into)
+    return [str(into)] if found else []
+
+
+def skip(chosen: Sequence[Section], places: Sequence[str]) -> None:
+    """Mark those that need a package that is not here, neither installed nor in `places`."""
+    for section in chosen:
+        missing = [name for name in section.needs if not _is_here(name, places)]
+        if missing:
+            section.status = SKIPPED
+            section.said = f"{', '.join(missing)} not installed, and not in {WHEELS.name}/ (see tests/gpu/wheels.py)"
+            print(f"-- {section.name}: skipped, {section.said}", flush=True)
+
+
+def _is_here(name: str, places: Sequence[str]) -> bool:
+    return importlib.machinery.PathFinder.find_spec(name, [*places, *sys.path]) is not None
+
+
+def start(section: Section, folder: Path, places: Sequence[str] = ()) -> Running:
+    """Begin a section in a process group of its own; `places`: of further packages, for those that need them."""
+    paths = [str(ROOT / "src"), str(ROOT), *(places if section.needs else ())]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", "2")
     log = folder / f".{section.name}.log"
     with log.open("wb") as sink:
@@ -149,16 +197,17 @@ def _last_line(output: str) -> str:
     return lines[-1][:160] if lines else ""
 
 
-def run(chosen: Sequence[Section], out: Path, seconds: float) -> None:
+def run(chosen: Sequence[Section], out: Path, seconds: float, places: Sequence[str] = ()) -> None:
     """Run the sections group by group, and write report and log after each group."""
     deadline = time.monotonic() + seconds
+    skip(chosen, places)
     for group in sorted({section.group for section in chosen}):
-        members = [section for section in chosen if section.group == group]
+        members = [section for section in chosen if section.group == group and section.status != SKIPPED]
         if time.monotonic() > deadline:
             for section in members:
                 section.status = "left out"
             continue
-        watch([start(section, out) for section in members], deadline)
+        watch([start(section, out, places) for section in members], deadline)
         write(chosen, out)
 
 
@@ -173,7 +222,7 @@ def write(chosen: Sequence[Section], out: Path) -> None:
 def show(chosen: Sequence[Section]) -> None:
     """What failed said, then the table."""
     for section in chosen:
-        if section.status not in {"passed", "not run", "left out"}:
+        if section.status not in {"passed", "not run", "left out", SKIPPED}:
             print(f"===== {section.name}: {section.status}\n{section.output[-2500:]}\n")
         elif section.name in BENCHES:
             print(section.output[-3500:])
@@ -196,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-out", help="folder for report, log and benchmarks")
     parser.add_argument("--only", nargs="+", metavar="SECTION", help="some of the sections")
     parser.add_argument("--tests", action="store_true", help="everything but the benchmarks")
-    parser.add_argument("--seconds", type=float, default=560.0, help="time for all of it")
+    parser.add_argument("--seconds", type=float, default=760.0, help="time for all of it")
     parser.add_argument("--bench-seconds", type=float, default=150.0, help="time for the decode benchmark's rows")
     options = parser.parse_args(arguments)
     if not _sees_gpu():
@@ -209,9 +258,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in every)}")
     chosen = [section for section in every if section.name in names]
-    run(chosen, options.out.resolve(), options.seconds)
+    with tempfile.TemporaryDirectory(prefix="gapless-wheels-") as folder:
+        run(chosen, options.out.resolve(), options.seconds, unpacked(WHEELS, Path(folder)))
     show(chosen)
-    return 0 if all(section.status == "passed" for section in chosen) else 1
+    statuses = {section.status for section in chosen}
+    return 0 if "passed" in statuses and statuses <= {"passed", SKIPPED} else 1
 
 
 if __name__ == "__main__":

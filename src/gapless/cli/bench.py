@@ -13,6 +13,8 @@ from gapless.bench.prefill import SECONDS as PREFILL_SECONDS
 from gapless.bench.prefill import Prefill
 from gapless.bench.query import SECONDS as QUERY_SECONDS
 from gapless.bench.query import Query
+from gapless.bench.serve import SECONDS as SERVE_SECONDS
+from gapless.bench.serve import Serve
 from gapless.bench.vision import SECONDS as VISION_SECONDS
 from gapless.bench.vision import Vision
 from gapless.cli import cost
@@ -51,6 +53,7 @@ app.command("model", epilog=epilog("bench model"))(cost.model)
 app.command("compare", epilog=epilog("bench compare"))(cost.compare)
 STREAMS_HELP = "Requests at once; may be given again. Not given: 1 and 8, on a GPU 1, 8, 32, 64 and 128."
 CALLERS_HELP = "Callers at once; may be given again. Not given: 1 and 4, on a GPU 1, 4, 16 and 64."
+CLIENTS_HELP = "Callers at once; may be given again. Not given: 1 and 4, on a GPU 1, 16, 64 and 128."
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
     "may gain nothing from it, or lose a little; the answers are the same either way."
@@ -172,6 +175,35 @@ def query(
         seconds,
         graphs is Switch.ON,
     )
+    return run_benchmark(benchmark, json=json, out=out, png=png)
+
+
+@app.command("serve", epilog=epilog("bench serve"))
+def serve(
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option("--concurrency", min=1, callback=distinct, help=CLIENTS_HELP),
+    ] = None,
+    streams: Annotated[
+        int | None, typer.Option("--streams", min=1, help="Streams at once. Not given: 4, on a GPU 64.")
+    ] = None,
+    waves: Annotated[int, typer.Option("--waves", min=1, help="Slices of each row, if time allows.")] = 2,
+    seconds: SecondsOption = SERVE_SECONDS,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
+) -> int:
+    """Time questions over HTTP to a real server, beside the same engine asked in this process.
+
+    Every picture is another one; answers are as long as they may be. Also: what a decode step takes while many streams
+    are sent. Ends with 1 if a row could not be measured, or the server did not end as it should.
+    """
+    if compare is not None:
+        return cost.compare(*compare, json=json)
+    benchmark = Serve(model, device, tuple(concurrency) if concurrency else None, streams, waves, seconds)
     return run_benchmark(benchmark, json=json, out=out, png=png)
 
 

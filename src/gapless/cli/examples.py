@@ -93,6 +93,11 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench query --concurrency 1 --waves 1 --json", "one caller, for machines"),
         Example("gapless bench query --compare old.json new.json", "nothing is measured: what changed"),
     ),
+    "bench serve": (
+        Example("gapless bench serve --out serve.json --png serve.png", "all rows, kept and drawn"),
+        Example("gapless bench serve --concurrency 1 --streams 2 --waves 1 --json", "a short look, for machines"),
+        Example("gapless bench serve --compare old.json new.json", "nothing is measured: what changed"),
+    ),
     "bench decode": (
         Example("gapless bench decode --out decode.json --png gains.png", "all rows, kept and drawn"),
         Example("gapless bench decode --streams 1 --streams 8 --sampler greedy --json", "some rows, for machines"),
