@@ -14,6 +14,11 @@ def map_body(context, body):
     if not isinstance(body, dict):
         return body
     draws = len(json.dumps(body, default=str))
+    if draws % 6 and isinstance(body.get("messages"), list):
+        parts = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
+        body["messages"] = [{"role": "user", "content": parts[: 1 + draws % 2]}]
+        if isinstance(body.get("max_tokens", 1), int):
+            body["max_tokens"] = 1 + draws % 9
     if draws % 3 and isinstance(body.get("image_url"), str):
         body["image_url"] = PICTURE
     if draws % 4 and isinstance(body.get("settings", {}), dict):

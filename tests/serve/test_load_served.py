@@ -4,6 +4,7 @@ clients leave, some deadlines are short. Nothing is lost or swapped, nothing is 
 import asyncio
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,14 @@ async def crowd(port, oracle, seed, counts):
     await asyncio.gather(*(placed(seed * REQUESTS + i) for i in range(REQUESTS)))
 
 
+def assert_empty(server):
+    """No row, page or step is taken, and nobody waits."""
+    text = server.ask("GET", "/metrics")[1].decode()
+    found = dict(re.findall(r"^gapless:(\w+)(?:{[^}]*})? (\S+)$", text, flags=re.M))
+    gauges = ("num_requests_running", "num_requests_waiting", "kv_pages_used", "steps_in_flight", "http_requests_held")
+    assert {name: float(found[name]) for name in gauges} == dict.fromkeys(gauges, 0.0)
+
+
 @pytest.mark.slow
 @needs_linux
 @pytest.mark.parametrize("process", ["off", "on"])
@@ -125,6 +134,7 @@ def test_a_crowd_gets_its_own_answers_and_leaves_nothing(folder, oracle, tmp_pat
             counts = dict.fromkeys(("answered", "late", "left"), 0)
             asyncio.run(crowd(server.port, oracle, seed, counts))
             server.until_held(0)
+            assert_empty(server)
             held.append(resident(server.process.pid))
             assert sum(counts.values()) == REQUESTS
             assert counts["answered"] > REQUESTS * 0.6 and counts["left"] > 60 and counts["late"]
