@@ -74,19 +74,26 @@ def test_a_row_of_known_runs_and_the_overhead() -> None:
 
 def test_a_step_is_measured_only_while_all_streams_are_busy() -> None:
     two = (heard(0, 9), heard(0, 9))
-    seen = looks((0, 0, 0), (10, 8, 1), (22, 14, 2), (42, 24, 2), (62, 34, 2), (82, 44, 2), (90, 60, 2), (90, 60, 2))
+    full = [(42.0 + 20 * i, 24.0 + 10 * i, 2.0) for i in range(5)]  # at the end one of them is not there
+    seen = looks((0, 0, 0), (10, 8, 1), (12, 14, 2), *full, (132, 79, 2), (137, 84, 2), (137, 84, 2))
     busy = Run(two, seen, 0.0).busy()
-    assert (busy.tokens, busy.decode_steps, busy.asked) == (20, 10, 1.0)  # without the times at both edges
+    assert (busy.tokens, busy.decode_steps, busy.asked) == (40, 20, 2.0)  # without the times at both edges
     row = stream_row(HTTP, [Run(two, seen, 0.0)] * 2)
-    assert (row["steps"], row["rows_per_step"], row["step_ms"], row["idle_ms"]) == (20, 2.0, 4.0, 1.0)
+    assert (row["steps"], row["rows_per_step"], row["step_ms"], row["idle_ms"]) == (40, 2.0, 4.0, 1.0)
     assert (row["slices"], row["prefill_steps"], row["tokens_per_s"]) == ([4.0, 4.0], 0, 20.0)
     rows = [row | {"side": HERE, "step_ms": 3.2}, row]
     fill_step_costs(rows)
     assert [one["step_cost"] for one in rows] == [None, 0.25]
     with pytest.raises(ValueError, match="2 streams were seen busy at once in 2 times"):
-        Run(two, seen[:5], 0.0).busy()
-    with pytest.raises(ValueError, match="in 0 times"):
+        Run(two, seen[:6], 0.0).busy()
+    with pytest.raises(ValueError, match="3 streams were seen busy at once in . times"):
         Run((*two, heard(0, 9)), seen, 0.0).busy()
+
+
+def test_looks_between_two_counts_cost_no_part_of_the_time() -> None:
+    late = [(20.0 * i - 2 * (i % 2), 10.0 * i, 1.0) for i in range(1, 8)]  # every other one misses a step's tokens
+    busy = Run((heard(0, 9), heard(0, 9)), looks((0, 0, 0), *late), 0.0).busy()
+    assert busy.decode_steps == 40
 
 
 def test_totals_are_read_from_metrics() -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -112,15 +112,22 @@ class Run:
         """What the engine did while every request decoded: the longest time with no prefill and a token a step for each
         of them. By the engine's counts alone, since what its callers hear may be late. Raises `ValueError` if there was
         no such time."""
-        rows = len(self.heard)
-        full = [_is_full(later - earlier, rows) for earlier, later in pairwise(self.looks)]
-        together = [list(group) for is_full, group in groupby(range(len(full)), key=full.__getitem__) if is_full]
-        longest = max(together, key=len, default=[])
-        if len(longest) < 3:
+        first, last = max((self._full_from(start) for start in range(len(self.looks))), key=_length)
+        if last - first < 3:
             raise ValueError(
-                f"{rows} streams were seen busy at once in {len(longest)} times between looks; 3 are needed"
+                f"{len(self.heard)} streams were seen busy at once in {last - first} times between looks; 3 are needed"
             )
-        return self.looks[longest[-1]] - self.looks[longest[1]]  # the times at both edges may be partly full
+        return self.looks[last - 1] - self.looks[first + 1]  # the times at both edges may be partly full
+
+    def _full_from(self, start: int) -> tuple[int, int]:
+        """`start`, and the last look up to which all steps from there on had all rows."""
+        end = start
+        for earlier, later in pairwise(self.looks[start:]):
+            moved = later.decode_steps > earlier.decode_steps
+            if not moved or not _is_full(later - self.looks[start], len(self.heard)):
+                break
+            end += 1
+        return start, end
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -133,10 +140,14 @@ class Run:
         return cls(heard, tuple(Look(**one) for one in found["looks"]), found["cpu_s"])
 
 
+def _length(part: tuple[int, int]) -> int:
+    return part[1] - part[0]
+
+
 def _is_full(part: Look, rows: int) -> bool:
-    """Whether in each step of a part all rows got a token. Reading may come between a step's count and its tokens'."""
-    missing = abs(part.tokens - rows * part.decode_steps)
-    return part.prefill_steps == 0 and part.decode_steps > 1 and missing <= rows
+    """Whether all rows got a token in each step of a part. A look at a running engine may come between the counts: each
+    of the two may lack a step's tokens."""
+    return part.prefill_steps == 0 and abs(part.tokens - rows * part.decode_steps) <= 2 * rows
 
 
 class Side(Protocol):

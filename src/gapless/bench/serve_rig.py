@@ -104,6 +104,7 @@ class ServeRig:
         )
         self._note("loading the engine here")
         self._served.until_ready(progress)
+        shutil.rmtree(folder)  # both have read it
         self._note("waiting for the server")
         self.sizes = {"rows": rows, "pages": pages, "page_size": PAGE_SIZE, "depth": DEPTH}
 

@@ -38,7 +38,7 @@ def load_row(side: str, concurrency: int, runs: Sequence[Run]) -> Row:
         "idle_share": rounded(idle / (busy + idle)) if busy + idle else None,
         "client_cpu": rounded(sum(run.cpu_s for run in runs) / seconds) if side == HTTP else None,
         "server_cpu": rounded(sum(look.cpu_s for look in spent) / seconds) if side == HTTP else None,
-        "slices": [rounded(rate) for rate in (min(rates), max(rates))],
+        "slices": [rounded(rate) for rate in rates],
         "overhead": None,
     }
 
