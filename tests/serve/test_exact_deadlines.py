@@ -41,8 +41,9 @@ DEPTHS = [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)]
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_a_deadline_lets_exactly_the_tokens_before_it_through(oracle, depth):
-    """At every half second: told after the first step that ends then or later, with the tokens so far."""
+def test_a_deadline_lets_exactly_the_tokens_before_it_through(oracle, depth, caplog):
+    """At every half second: told after the first step that ends then or later, with the tokens so far. The log has no
+    error for it: nothing of the server went wrong."""
     scene, free = Stepped(oracle, depth), asked(1000, True)
     scene.play([free])
     assert free.reply.status == 200 and free.reply.whole
@@ -62,6 +63,7 @@ def test_a_deadline_lets_exactly_the_tokens_before_it_through(oracle, depth):
             after, said = float(found[1]), int(found[2])
             assert after - 1 < half / 2 <= after, "not at the step after the deadline"
             assert said == max(0, int(after) - int(last) + total)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from gapless import __version__
 from gapless.errors import GaplessError
 from gapless.serve.door import Door
 from gapless.serve.engine import Engine
-from gapless.serve.errors import DoorError, MethodNotAllowed, NotFound, error_response, status_of
+from gapless.serve.errors import MethodNotAllowed, NotFound, error_response, is_inside
 from gapless.serve.health import HealthRoutes
 from gapless.serve.limits import Gate, RateLimit, RequestLimits
 from gapless.serve.metrics import MetricsRoutes, Visits
@@ -70,7 +70,7 @@ def make_app(
 
 async def _refuse(request: Request, error: Exception) -> Response:
     request.state.error = error  # the door counts it
-    if status_of(error) >= 500 and not isinstance(error, DoorError):
+    if is_inside(error):
         _log.error("request %s failed", request.state.request_id, exc_info=error)
     return error_response(error, request.state.request_id, request.url.path)
 

@@ -117,6 +117,11 @@ def type_of(error: BaseException) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
+def is_inside(error: BaseException) -> bool:
+    """Whether the log has to explain it: not what is wrong with a request, a deadline, or the server's stop."""
+    return not isinstance(error, (*_TELLING, EngineClosed))
+
+
 def status_of(error: BaseException) -> int:
     """The HTTP status; 500 for what was not raised on purpose."""
     return error.status if isinstance(error, GaplessError) else 500

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gapless.api.stream import AsyncStream
-from gapless.serve.errors import encoded, status_of, told
+from gapless.serve.errors import encoded, is_inside, told
 from gapless.serve.limits import gone
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -72,7 +72,7 @@ class EventStream(Response):
         except TimeoutError:
             return  # the client does not read; the connection is broken off
         except Exception as error:
-            if status_of(error) >= 500:
+            if is_inside(error):
                 _log.exception("request %s failed while it was streamed", self.request_id)
             await self._send(send, encoded(self.failed(error)), TORN)
             return  # without the end of the body

@@ -156,3 +156,9 @@ def _log_to_stderr() -> None:
         logger.setLevel(level)
         if name != "gapless.access":
             logger.addHandler(handler)
+    logging.getLogger("uvicorn.error").addFilter(_unless_broken_off)
+
+
+def _unless_broken_off(record: logging.LogRecord) -> bool:
+    """A stream that fails is broken off on purpose; the access log says that it was not whole."""
+    return "without completing response" not in str(record.msg)
