@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from tests.api.engine_room import submit, until, within
-from tests.api.scripts import run
 from tests.fakes.oracle import answer
 from tests.fakes.scene import ask, mix_of_requests, picture, table_of
 from tests.fakes.sim_child import ROWS, SPEC
@@ -270,6 +269,15 @@ def test_a_killed_engine_is_noticed_at_once(begin, manner):
     runner.close()
 
 
+def test_an_engine_that_does_not_end_in_time_is_killed(begin):
+    runner = begin("mute")
+    (asked,) = long_ones(runner, 1)
+    asked.channel.get()
+    with pytest.raises(EngineDead, match="SIGKILL"):
+        runner.close(drain=False, within=0.1)
+    assert isinstance(asked.hear().finish.error, EngineDead)
+
+
 @pytest.mark.parametrize("noise", [b"", b"\xc1", wire.encode(wire.Hello())])
 def test_a_frame_that_is_no_message_ends_the_engine_and_it_says_so(begin, monkeypatch, noise):
     runner = begin("slow")
@@ -325,74 +333,8 @@ def test_a_process_that_cannot_be_started_leaves_nothing(monkeypatch):
     assert open_files() <= files
 
 
-BEGIN = """
-    import os, sys, threading, time
-    from tests.api.test_remote import LONG, start, shown
-    from tests.api.engine_room import submit
-    from gapless.errors import EngineDead
-
-    runner = start("slow")
-    asked = submit(runner, LONG)
-    asked.channel.get()
-    print(runner.pid, flush=True)
-"""
-
-
-def gone(pid):
-    until(lambda: not lives(int(pid)), "the end of the engine process")
-
-
-def test_a_killed_parent_takes_its_engine_along():
-    done = run(BEGIN + "\n    os.kill(os.getpid(), 9)")
-    assert done.returncode == -9 and done.stderr == ""
-    gone(done.stdout)
-
-
-@pytest.mark.slow
-def test_a_script_that_just_ends_or_is_interrupted():
-    done = run(BEGIN + "\n    sys.exit(3)")
-    assert (done.returncode, done.stderr) == (3, "")
-    gone(done.stdout)
-    done = run(
-        BEGIN + "\n    os.killpg(0, 2) if os.getpgid(0) == os.getpid() else os.kill(os.getpid(), 2)\n    time.sleep(9)"
-    )
-    assert done.stderr.count("Traceback") == 1 and done.stderr.endswith("KeyboardInterrupt\n")
-    gone(done.stdout)
-
-
 def test_signals_that_ask_to_end_are_the_parents_business(begin):
     runner = begin("slow")
     for kind in (signal.SIGINT, signal.SIGTERM):
         os.kill(runner.pid, kind)
     judge(submit(runner, shown(1)).hear(), answer(SPEC, TABLE, shown(1)))
-
-
-@pytest.mark.slow
-def test_a_forked_child_is_told_its_parent_goes_on_and_the_engine_ends_with_the_parent():
-    done = run(
-        BEGIN
-        + """
-    import warnings
-    warnings.simplefilter("ignore")
-    child = os.fork()
-    if child == 0:
-        error = asked.hear().finish.error
-        assert isinstance(error, EngineDead) and "fork" in str(error), error
-        try:
-            submit(runner)
-        except EngineDead:
-            runner.close()
-            runner.accounting()
-            os.write(1, b"told ")
-            os.closerange(1, 3)  # what the test reads to its end
-            time.sleep(20)
-        os._exit(0)
-    time.sleep(0.2)
-    assert submit(runner, shown(1)).hear().finish.error is None
-    os.kill(os.getpid(), 9)
-    """
-    )
-    assert done.returncode == -9 and done.stderr == ""
-    pid, told = done.stdout.split()
-    assert told == "told"
-    gone(pid)

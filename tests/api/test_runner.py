@@ -8,7 +8,7 @@ import time
 from itertools import islice
 
 import pytest
-from tests.api.engine_room import SPEC, BrokenDevice, GatedDevice, run, submit, until, within
+from tests.api.engine_room import PATIENCE, SPEC, BrokenDevice, GatedDevice, run, submit, until, within
 from tests.fakes.oracle import answer
 from tests.fakes.scene import ask, mix_of_requests, table_of
 from tests.fakes.sim_device import Fault
@@ -185,6 +185,18 @@ def test_close_without_draining_cancels(device):
         error = one.hear().finish.error
         assert isinstance(error, EngineClosed) and "closed while this request ran" in str(error)
     assert not runner._given_up
+
+
+def test_a_close_with_a_limit_does_not_wait_for_a_device_that_hangs(device):
+    device.gate.clear()
+    runner = run(device)
+    asked = submit(runner)
+    assert device.reached.wait(PATIENCE)
+    within(lambda: runner.close(drain=False, within=0.05))
+    assert runner._thread.is_alive()
+    device.gate.set()
+    assert asked.hear().finish is not None
+    runner.close()
 
 
 def test_whoever_cancelled_before_the_close_hears_of_that(device):

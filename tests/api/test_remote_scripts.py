@@ -1,0 +1,72 @@
+"""Scripts with an engine process: it ends with them, however they end."""
+
+import pytest
+from tests.api.engine_room import until
+from tests.api.scripts import run
+from tests.api.test_remote import lives
+
+BEGIN = """
+    import os, sys, threading, time
+    from tests.api.test_remote import LONG, start, shown
+    from tests.api.engine_room import submit
+    from gapless.errors import EngineDead
+
+    runner = start("slow")
+    asked = submit(runner, LONG)
+    asked.channel.get()
+    print(runner.pid, flush=True)
+"""
+
+
+def gone(pid):
+    until(lambda: not lives(int(pid)), "the end of the engine process")
+
+
+@pytest.mark.slow
+def test_a_killed_parent_takes_its_engine_along():
+    done = run(BEGIN + "\n    os.kill(os.getpid(), 9)")
+    assert done.returncode == -9 and done.stderr == ""
+    gone(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_script_that_just_ends_or_is_interrupted():
+    done = run(BEGIN + "\n    sys.exit(3)")
+    assert (done.returncode, done.stderr) == (3, "")
+    gone(done.stdout)
+    done = run(
+        BEGIN + "\n    os.killpg(0, 2) if os.getpgid(0) == os.getpid() else os.kill(os.getpid(), 2)\n    time.sleep(9)"
+    )
+    assert done.stderr.count("Traceback") == 1 and done.stderr.endswith("KeyboardInterrupt\n")
+    gone(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_forked_child_is_told_its_parent_goes_on_and_the_engine_ends_with_the_parent():
+    done = run(
+        BEGIN
+        + """
+    import warnings
+    warnings.simplefilter("ignore")
+    child = os.fork()
+    if child == 0:
+        error = asked.hear().finish.error
+        assert isinstance(error, EngineDead) and "fork" in str(error), error
+        try:
+            submit(runner)
+        except EngineDead:
+            runner.close()
+            runner.accounting()
+            os.write(1, b"told ")
+            os.closerange(1, 3)  # what the test reads to its end
+            time.sleep(20)
+        os._exit(0)
+    time.sleep(0.2)
+    assert submit(runner, shown(1)).hear().finish.error is None
+    os.kill(os.getpid(), 9)
+    """
+    )
+    assert done.returncode == -9 and done.stderr == ""
+    pid, told = done.stdout.split()
+    assert told == "told"
+    gone(pid)
