@@ -8,8 +8,11 @@ The rest of a request has limits of its own (`serve.limits`), and idle connectio
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gapless.serve.errors import NotHttp, encoded, told
 
 MOST_HEADERS = 2**16
 """Bytes of a request's line and headers; the usual proxies allow 8 to 64 KiB."""
@@ -40,6 +43,14 @@ class Connection(HttpToolsProtocol):
             self._head += len(data)
             if self._head > MOST_HEADERS:
                 self._refuse(b"431 Request Header Fields Too Large")
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP is told so in the shape of all errors."""
+        request_id = f"unread-{secrets.token_hex(6)}"
+        body = encoded(told(NotHttp("this is not a request of HTTP/1.1; see to the client or its proxy"), request_id))
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n"
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n" + head.encode() + b"\r\n" + body)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         """The first bytes of a request are there."""

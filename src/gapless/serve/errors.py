@@ -55,6 +55,12 @@ class MethodNotAllowed(DoorError):
     status: ClassVar[int] = 405
 
 
+class NotHttp(DoorError):
+    """The bytes are no request."""
+
+    status: ClassVar[int] = 400
+
+
 class TooSlow(DoorError):
     """The body did not arrive in time."""
 
