@@ -136,7 +136,7 @@ def test_on_a_cpu_what_lies_inside_a_step_is_null_and_the_rest_is_there(outside:
     assert len(outside["rows"]) == 4
     for row in outside["rows"]:
         empty = {name for name in COLUMNS if row[name] is None}
-        assert empty == {"forward_ms", "sampling_ms", "idle_ms", "predicted_gain"} and "trace" not in row
+        assert empty == {"forward_ms", "sampling_ms", "idle_ms"} and "trace" not in row
         assert row["period_ms"] >= row["device_ms"] > 0 and row["gap_ms"] >= 0 and row["tokens_per_s"] > 0
         assert 0 <= row["idle_share"] < 1
     assert Decode("micro", streams=(ROWS,), waves=1).complete(outside)
