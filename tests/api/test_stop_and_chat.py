@@ -14,7 +14,7 @@ import gapless
 from gapless import errors
 
 HOT = {"temperature": 4.0, "top_p": 1.0, "seed": 3}
-LONG = HOT | {"max_tokens": 60}
+LONG = HOT | {"max_tokens": 24}
 
 
 def stop_of(text):
@@ -48,7 +48,7 @@ def test_s_str_02_whole_and_streamed_answers_end_before_the_stop(endless, pictur
     assert ended["stop"] == 2 and ended["abort"] == 0, "nobody gave these up"
 
 
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_s_str_02_depth_changes_nothing(endless, endless_folder, pictures, depth):
     """S-STR-02: how many tokens were computed in vain depends on the moment; what is told does not."""
     query = {"image": pictures[1], "question": "Why?"}
@@ -94,21 +94,20 @@ def test_an_engine_that_is_closed_is_told_and_not_taken_for_a_stop(endless_folde
         list(stream)
 
 
-def test_logprobs_of_pieces_are_those_of_the_whole(vlm, endless, pictures):
-    for model in (vlm, endless):
-        settings = LONG | {"logprobs": 2}
-        whole = model.caption(pictures[0], settings=settings)
-        stream, said, scores = model.caption(pictures[0], stream=True, settings=settings)["caption"], "", []
-        for piece in stream:
-            said += piece
-            scores += stream.logprobs()
-            assert b"".join(bytes(one["bytes"]) for one in scores).decode(errors="ignore").startswith(said[:-1])
-        assert scores == whole["logprobs"] and said == whole["caption"]
-        for one in scores:
-            best = [other["logprob"] for other in one["top_logprobs"]]
-            assert len(best) == 2 and best == sorted(best, reverse=True) and one["logprob"] <= best[0] <= 0
-        plain = model.caption(pictures[0], settings=LONG)
-        assert "logprobs" not in plain and plain["caption"] == whole["caption"]
+def test_logprobs_of_pieces_are_those_of_the_whole(endless, pictures):
+    settings = LONG | {"logprobs": 2}
+    whole = endless.caption(pictures[0], settings=settings)
+    stream, said, scores = endless.caption(pictures[0], stream=True, settings=settings)["caption"], "", []
+    for piece in stream:
+        said += piece
+        scores += stream.logprobs()
+        assert b"".join(bytes(one["bytes"]) for one in scores).decode(errors="ignore").startswith(said[:-1])
+    assert scores == whole["logprobs"] and said == whole["caption"]
+    for one in scores:
+        best = [other["logprob"] for other in one["top_logprobs"]]
+        assert len(best) == 2 and best == sorted(best, reverse=True) and one["logprob"] <= best[0] <= 0
+    plain = endless.caption(pictures[0], settings=LONG)
+    assert "logprobs" not in plain and plain["caption"] == whole["caption"]
 
 
 def shown(image):
@@ -138,14 +137,13 @@ def test_one_turn_answers_as_a_query_does(vlm, pictures):
     assert vlm.chat(alone, settings=LONG)["message"]["content"] == vlm.query(question="Why?", settings=LONG)["answer"]
 
 
-def test_a_conversation_goes_on_from_what_came_back(vlm, endless, pictures):
-    for model in (vlm, endless):
-        messages = [{"role": "user", "content": [shown(pictures[0]), text("Why?")]}]
-        first = model.chat(messages, settings=LONG)["message"]
-        messages += [first, {"role": "user", "content": "And?"}]
-        whole = model.chat(messages, settings=LONG)
-        stream = model.chat(messages, stream=True, settings=LONG)["message"]
-        assert streamed(stream) == whole["message"]["content"] and told(stream.result()) == told(whole)
+def test_a_conversation_goes_on_from_what_came_back(endless, pictures):
+    messages = [{"role": "user", "content": [shown(pictures[0]), text("Why?")]}]
+    first = endless.chat(messages, settings=LONG)["message"]
+    messages += [first, {"role": "user", "content": "And?"}]
+    whole = endless.chat(messages, settings=LONG)
+    stream = endless.chat(messages, stream=True, settings=LONG)["message"]
+    assert streamed(stream) == whole["message"]["content"] and told(stream.result()) == told(whole)
 
 
 def test_reasoning_in_a_conversation(endless, pictures):

@@ -67,7 +67,7 @@ def test_a_conversation_is_the_librarys(client, glint):
 
 
 def test_a_stream_has_the_clients_shapes(client, glint):
-    messages, caption = asks("normal", SHOWN), glint.caption(DATA, settings=COLD)
+    messages, caption = asks("short", SHOWN), glint.caption(DATA, "short", settings=COLD)
     stream = client.chat.completions.create(
         model="glint",
         messages=messages,
@@ -82,14 +82,15 @@ def test_a_stream_has_the_clients_shapes(client, glint):
     assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
     assert last.choices == [] and last.usage.completion_tokens == caption["metrics"]["output_tokens"]
     cut = client.chat.completions.create(
-        model="glint", messages=messages, stop=" and the", extra_body={"skill": "caption"}, **COLD
+        model="glint", messages=messages, stop=" on a", extra_body={"skill": "caption"}, **COLD
     )
-    assert cut.choices[0].message.content == caption["caption"].partition(" and the")[0] != caption["caption"]
-    with client.chat.completions.stream(model="glint", messages=asks("Who are you?"), n=2, **COLD) as events:
+    assert cut.choices[0].message.content == caption["caption"].partition(" on a")[0] != caption["caption"]
+    with client.chat.completions.stream(model="glint", messages=asks("Who are you?"), n=2, stop=",", **COLD) as events:
         done = events.get_final_completion()
     assert len(done.choices) == 2 and done.choices[0].message.content == done.choices[1].message.content
 
 
+@pytest.mark.slow
 def test_choices_and_logprobs(client):
     said = client.chat.completions.create(
         model="glint", messages=asks("What?", SHOWN), n=3, seed=4, temperature=1.5, logprobs=True, top_logprobs=2
@@ -106,10 +107,10 @@ def test_skills_through_extra_body(client, glint):
     expected = {"points": glint.point(DATA, "cross")["points"]}
     assert json.loads(said.choices[0].message.content) == said.choices[0].message.result == expected
     stream = client.chat.completions.create(
-        model="glint", messages=asks("star", SHOWN), stream=True, extra_body={"skill": "segment"}
+        model="glint", messages=asks("cross", SHOWN), stream=True, extra_body={"skill": "point"}
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    assert json.loads(text)["path"] == glint.segment(DATA, "star")["path"]
+    assert json.loads(text) == expected
 
 
 ENDLESS = {"messages": asks("Go on?"), "stream": True, "max_tokens": 7000}
@@ -143,6 +144,7 @@ def blocks(language, endpoint):
     return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.S | re.M)
 
 
+@pytest.mark.slow
 def test_the_pages_examples(endpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(picture_path("shapes_square"), "photo.png")
@@ -209,8 +211,7 @@ def test_moondreams_client_chats(endpoint, glint):
     messages = asks("How many crosses are there?", shown)
     said = client.chat(messages, settings=COLD | {"max_tokens": 9})
     assert said["message"]["content"] == "2" and said["finish_reason"] == "stop"
-    expected = glint.chat(messages, settings=COLD | {"max_tokens": 9})
-    assert said["message"] == expected["message"] | {"refusal": None}
+    assert said["message"] == {"role": "assistant", "content": "2", "refusal": None}
     assert "".join(client.chat(messages, stream=True, settings=COLD)["message"]) == "2"
     reasoned = client.chat(messages, settings=COLD, reasoning=True)["message"]
     expected = glint.chat(messages, settings=COLD, reasoning=True)["message"]
@@ -220,6 +221,7 @@ def test_moondreams_client_chats(endpoint, glint):
     left.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("moondream") is None, reason="pip install --no-deps moondream==2.6.1")
 def test_moondreams_client_too_does_not_take_a_part_for_the_whole(hasty):
     """S-STR-05, S-STR-07: it skips events that it does not know, and takes a broken connection for the end; but the
