@@ -68,7 +68,7 @@ async def volley(port, seeds, every, watch=None):
 
 
 def test_malformed_requests_do_no_harm(endpoint):
-    seen = asyncio.run(volley(urllib.parse.urlsplit(endpoint).port, range(144), every=72))
+    seen = asyncio.run(volley(urllib.parse.urlsplit(endpoint).port, range(128), every=64))
     assert {200, 400, 404} <= set(seen), seen
 
 
