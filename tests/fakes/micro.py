@@ -27,8 +27,17 @@ RESERVED = 21
 VOCAB = 128
 
 
-def micro_config(max_context: int = 192) -> dict[str, Any]:
-    """The content of its config.json."""
+def micro_config(max_context: int = 192, third: bool = False) -> dict[str, Any]:
+    """The content of its config.json. `third`: of the third generation, with a dense layer and one of experts."""
+    config = _micro_config(max_context)
+    if third:
+        config["model_type"] = "moondream3"
+        moe = {"num_experts": 6, "start_layer": 1, "experts_per_token": 2, "expert_inner_dim": 24}
+        config["text"] |= {"moe": moe, "rope_theta": 1_500_000.0}
+    return config
+
+
+def _micro_config(max_context: int) -> dict[str, Any]:
     return {
         "text": {
             "dim": 64,
@@ -96,7 +105,7 @@ def micro_tensors(config: dict[str, Any], seed: int = 0, end_bias: float = 2.0) 
             tensors[name] = 1.0 + 0.1 * noise
         elif name.endswith("bias"):
             tensors[name] = 0.1 * noise
-        elif name.endswith(("wte", "features", "pos_emb")):
+        elif name.endswith(("wte", "features", "pos_emb", "alpha")):
             tensors[name] = noise
         else:
             tensors[name] = noise * (1.5 / shape[-1] ** 0.5)
@@ -104,9 +113,11 @@ def micro_tensors(config: dict[str, Any], seed: int = 0, end_bias: float = 2.0) 
     return tensors
 
 
-def micro_model(seed: int = 0, dtype: torch.dtype = torch.float32, max_context: int = 192) -> Moondream:
+def micro_model(
+    seed: int = 0, dtype: torch.dtype = torch.float32, max_context: int = 192, third: bool = False
+) -> Moondream:
     """A model on the CPU."""
-    config = micro_config(max_context)
+    config = micro_config(max_context, third)
     tensors = {name: tensor.to(dtype) for name, tensor in micro_tensors(config, seed).items()}
     return Moondream(read_config(config), tensors)
 

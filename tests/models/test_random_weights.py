@@ -5,9 +5,12 @@ import torch
 from tests.fakes.capture_watch import DEVICE
 from tests.fakes.micro import micro_crops
 
+from gapless.config import EngineConfig
+from gapless.device.sizing import device_limits
 from gapless.errors import InvalidRequest
 from gapless.kernels import reference
 from gapless.models.moondream.config import MoondreamConfig, RegionConfig, TextConfig, TokenizerConfig, VisionConfig
+from gapless.models.moondream.layers import Experts
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.random_weights import random_config, random_tensors
 from gapless.models.moondream.templates import Templates
@@ -25,8 +28,8 @@ def hidden_of(m: Moondream, ids: torch.Tensor) -> torch.Tensor:
         return m.forward(x, torch.arange(17, 17 + len(ids)), table.expand(len(ids), -1), cache)
 
 
-def small(**settings: float) -> tuple[Moondream, Loaded]:
-    loaded = random_model("small", "cpu", "bfloat16", seed=3, end_bias=settings.get("end_bias", -100.0))
+def small(size: str = "small", **settings: float) -> tuple[Moondream, Loaded]:
+    loaded = random_model(size, "cpu", "bfloat16", seed=3, end_bias=settings.get("end_bias", -100.0))
     assert isinstance(loaded.model, Moondream)
     return loaded.model, loaded
 
@@ -46,20 +49,39 @@ def test_a_loaded_model_says_what_it_is() -> None:
     assert (m.dtype, m.device, m.kernels) == (torch.bfloat16, torch.device("cpu"), reference)
     rules = Templates.of(loaded.config).rules()
     assert (rules.vocab, rules.end, rules.coord, rules.size) == (2048, 0, 5, 6)
-    with pytest.raises(InvalidRequest, match="no random model 'huge'; use moondream-2 or small"):
+    with pytest.raises(InvalidRequest, match="no random model 'huge'; use moondream-2 or moondream-3 or small or small-3"):
         random_model("huge")
 
 
-def test_a_seed_is_a_model() -> None:
-    config, cpu = random_config("small"), torch.device("cpu")
+def test_moondream_3_at_full_size_and_what_it_takes() -> None:
+    """18.5 GB of bfloat16, and the same cache as Moondream 2."""
+    config = random_config("moondream-3")
+    shapes = tensor_shapes(config)
+    assert sum(torch.empty(shape, device=DEVICE).numel() for shape in shapes.values()) == 9_268_626_928
+    with torch.inference_mode():
+        m = Moondream(config, {n: torch.empty(s, dtype=torch.bfloat16, device=DEVICE) for n, s in shapes.items()})
+    assert m.page_bytes(1) == 196_608
+    assert [isinstance(block.mlp, Experts) for block in m.text.blocks] == [False] * 4 + [True] * 20
+    assert all(block.tau is not None and block.tau.gelu == "erf" for block in m.text.blocks)
+    tables = [m.text.cos, m.text.sin, *(block.tau.levels for block in m.text.blocks if block.tau)]
+    assert sum(t.numel() * t.itemsize for t in tables) < 10e6
+    config = EngineConfig(max_rows=64)
+    assert device_limits(m, config, 2**62).pages == 64 * 257 + 1
+    assert device_limits(m, config, 128 * 10**9).pages == 128 * 10**9 // 4 // (16 * 196_608)
+
+
+@pytest.mark.parametrize("size", ["small", "small-3"])
+def test_a_seed_is_a_model(size: str) -> None:
+    config, cpu = random_config(size), torch.device("cpu")
     one, same, other = (random_tensors(config, cpu, torch.float32, seed) for seed in (1, 1, 2))
     assert {name: tuple(t.shape) for name, t in one.items()} == tensor_shapes(config)
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["text.wte"], other["text.wte"])
 
 
-def test_activations_keep_their_size_through_many_layers() -> None:
-    base = random_config("small")
+@pytest.mark.parametrize("size", ["small", "small-3"])
+def test_activations_keep_their_size_through_many_layers(size: str) -> None:
+    base = random_config(size)
     text = TextConfig(**{f: getattr(base.text, f) for f in TextConfig.__slots__} | {"n_layers": 24})
     config = MoondreamConfig(text, base.vision, base.region, base.tokenizer)
     m = Moondream(config, random_tensors(config, torch.device("cpu"), torch.bfloat16, seed=1))

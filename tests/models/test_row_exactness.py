@@ -1,6 +1,7 @@
 """A row's result is the same bits alone or among others, in any place, decoded or prefilled again, in any page layout.
 
-Two shapes: the micro model, and one as wide as the bundled model (256 wide, heads of 64), since GEMM kernels differ.
+Three shapes: the micro model, one as wide as the bundled model (256 wide, heads of 64), since GEMM kernels differ, and the
+micro model of the third generation.
 """
 
 from functools import cache
@@ -21,7 +22,7 @@ COORD, SIZE = 5, 6
 
 @cache
 def model(shape: str) -> Moondream:
-    config: dict[str, Any] = micro_config(max_context=512)
+    config: dict[str, Any] = micro_config(max_context=512, third=shape == "third")
     if shape == "wide":
         config["text"] |= {"dim": 256, "ff_dim": 512, "vocab_size": 1000}
         config["vision"]["proj_out_dim"] = 256
@@ -71,7 +72,7 @@ def inference():
         yield
 
 
-@pytest.mark.parametrize("shape", ["micro", "wide"])
+@pytest.mark.parametrize("shape", ["micro", "wide", "third"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_row_alone_among_sixteen_and_in_any_order(shape: str, seed: int) -> None:
     m = model(shape)
@@ -97,7 +98,7 @@ def test_a_row_alone_among_sixteen_and_in_any_order(shape: str, seed: int) -> No
             assert torch.equal(head(alone)[0], whole[row])
 
 
-@pytest.mark.parametrize("shape", ["micro", "wide"])
+@pytest.mark.parametrize("shape", ["micro", "wide", "third"])
 @pytest.mark.parametrize("prompt", [1, 15, 16, 21])
 def test_decoded_and_prefilled_again_are_the_same(shape: str, prompt: int) -> None:
     m = model(shape)

@@ -19,13 +19,14 @@ from gapless.models.moondream.weights_map import tensor_shapes
 NEVER_ENDS = -100.0
 """An `end_bias` with which no answer ends by itself; 0 makes the end an id like any other."""
 
-SIZES = ("moondream-2", "small")
-"""Dimensions by name: the published model's, and ones that a laptop's CPU runs in no time."""
+SIZES = ("moondream-2", "moondream-3", "small", "small-3")
+"""Dimensions by name: the published models', and ones of either generation that a laptop's CPU runs in no time."""
 
 
 def random_config(size: str) -> MoondreamConfig:
     """The config of one of `SIZES`. Raises `KeyError` for another."""
-    return read_config({"moondream-2": {}, "small": _SMALL}[size])
+    third = {"model_type": "moondream3"}
+    return read_config({"moondream-2": {}, "moondream-3": third, "small": _SMALL, "small-3": _SMALL_3}[size])
 
 
 def random_tensors(
@@ -48,7 +49,7 @@ def random_tensors(
 
 def _scale(name: str, shape: tuple[int, ...], config: MoondreamConfig) -> float:
     """Standard deviation of a tensor's elements."""
-    if not name.endswith(".weight"):
+    if not name.endswith((".weight", ".wq", ".wv")):
         return 1.0  # the word table, position embeddings and frequencies
     scale = 1.0 / math.sqrt(shape[-1])
     if ".blocks." in name and name.endswith(("attn.proj.weight", "mlp.fc2.weight")):
@@ -90,3 +91,5 @@ _SMALL = {
         },
     },
 }
+_MOE = {"num_experts": 8, "start_layer": 1, "experts_per_token": 2, "expert_inner_dim": 64}
+_SMALL_3 = {**_SMALL, "model_type": "moondream3", "text": {**_SMALL["text"], "moe": _MOE}}
