@@ -36,10 +36,15 @@ RUNS = ((1, True, 0.0), (2, True, 0.0), (2, True, 0.5), (2, False, 0.0), (3, Tru
 """Depth, graphs, share of host masks of the bf16 runs."""
 
 
-def micro(dtype: torch.dtype, exact: bool) -> Moondream:
-    raw, device = micro_config(), torch.device("cuda")
+def micro(dtype: torch.dtype, exact: bool, third: bool = False) -> Moondream:
+    raw, device = micro_config(third=third), torch.device("cuda")
     tensors = {name: t.to(device, dtype) for name, t in micro_tensors(raw, end_bias=END_BIAS).items()}
     return Moondream(read_config(raw), tensors, choose(device, exact))
+
+
+def micro3(dtype: torch.dtype, exact: bool) -> Moondream:
+    """Of the third generation: experts and tau attention."""
+    return micro(dtype, exact, third=True)
 
 
 def glint(dtype: torch.dtype, exact: bool) -> Moondream:
@@ -49,7 +54,7 @@ def glint(dtype: torch.dtype, exact: bool) -> Moondream:
     return model
 
 
-MODELS: dict[str, Callable[[torch.dtype, bool], Moondream]] = {"micro": micro, "glint": glint}
+MODELS: dict[str, Callable[[torch.dtype, bool], Moondream]] = {"micro": micro, "micro3": micro3, "glint": glint}
 
 
 def scene(name: str, model: Moondream, greedy: bool) -> list[Entry]:
@@ -96,7 +101,7 @@ def test_float32_with_one_bucket_is_exact(exact, depth, graphs, host):
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_float32_after_preemption_is_exact(exact, name, depth):
-    if name != "micro":
+    if name == "glint":
         pytest.skip("the bundled model's answers are too short to run out of pages")
     model, entries, right = exact
     with cuda_stage(model, table_for(model), depth, rows=ROWS, pages=TINY, lookahead=4) as played:
@@ -109,7 +114,7 @@ def test_float32_after_preemption_is_exact(exact, name, depth):
 def several(name):
     """A float32 model, prompts with several pictures, and what the blocking engine answers without graphs."""
     model = MODELS[name](torch.float32, True)
-    entries = mix(model.config, SEED, COUNT, insets=True) if name == "micro" else beside(scene(name, model, False))
+    entries = mix(model.config, SEED, COUNT, insets=True) if name != "glint" else beside(scene(name, model, False))
     assert sum(len(entry.request.prompt.insets) for entry in entries) > COUNT // 2
     with cuda_stage(model, table_for(model), 1, graphs=False, rows=ROWS, pages=AMPLE) as played:
         return model, entries, answers(played.play(entries))
@@ -118,7 +123,7 @@ def several(name):
 @pytest.mark.parametrize("pages", [AMPLE, TINY])
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_several_pictures_in_a_prompt_are_exact_in_float32(several, name, depth, pages):
-    if name != "micro" and pages == TINY:
+    if name == "glint" and pages == TINY:
         pytest.skip("one picture of the bundled model takes more than that")
     model, entries, right = several
     with cuda_stage(model, table_for(model), depth, rows=ROWS, pages=pages, lookahead=4) as played:
@@ -129,10 +134,11 @@ def test_several_pictures_in_a_prompt_are_exact_in_float32(several, name, depth,
 
 def test_several_pictures_in_a_prompt_are_read_as_on_a_cpu(several, name):
     """The hidden state that foretells the first token, fed part by part."""
-    if name != "micro":
-        pytest.skip("the micro model's weights are at hand on both")
+    if name == "glint":
+        pytest.skip("the micro models' weights are at hand on both")
     model, entries, _ = several
-    here = Moondream(read_config(micro_config()), micro_tensors(micro_config(), end_bias=END_BIAS))
+    raw = micro_config(third=name == "micro3")
+    here = Moondream(read_config(raw), micro_tensors(raw, end_bias=END_BIAS))
     for entry in entries:
         there = last_hidden(model, entry.request, ()).cpu()
         torch.testing.assert_close(there, last_hidden(here, entry.request, ()), atol=1e-3, rtol=1e-3)

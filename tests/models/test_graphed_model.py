@@ -4,6 +4,7 @@ What a GPU would have to wait for shows on shapes alone, at the published dimens
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,15 +15,9 @@ from torch import Tensor
 
 from gapless.kernels import reference
 from gapless.kernels.graphed import Graphed
-from gapless.models.moondream.config import (
-    MoondreamConfig,
-    RegionConfig,
-    TextConfig,
-    TokenizerConfig,
-    VisionConfig,
-    read_config,
-)
+from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.random_weights import random_config
 from gapless.models.moondream.weights_map import tensor_shapes
 
 PREFIX = 17
@@ -39,13 +34,15 @@ def inference():
 
 
 @cache
-def full_size(rows: int | None) -> Moondream:
-    """Moondream 2's dimensions, two layers each, no data."""
-    text, vision = TextConfig(n_layers=2), VisionConfig(enc_n_layers=2)
-    config = MoondreamConfig(text, vision, RegionConfig(), TokenizerConfig())
+def full_size(rows: int | None, third: bool = False) -> Moondream:
+    """Moondream 2's dimensions, or Moondream 3's with a dense layer and one of experts; two layers each, no data."""
+    base = random_config("moondream-3" if third else "moondream-2")
+    moe = replace(base.text.moe, start_layer=1) if base.text.moe else None
+    text, vision = replace(base.text, n_layers=2, moe=moe), replace(base.vision, enc_n_layers=2)
+    config = replace(base, text=text, vision=vision)
     shapes = tensor_shapes(config)
     tensors = {name: torch.empty(shape, dtype=torch.bfloat16, device=DEVICE) for name, shape in shapes.items()}
-    return Moondream(config, tensors, Graphed(rows))
+    return Moondream(config, tensors, Graphed(rows, grouped=rows is None))
 
 
 def ints(*shape: int) -> Tensor:
@@ -53,9 +50,10 @@ def ints(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("rows", [None, 16])
+@pytest.mark.parametrize("third", [False, True])
 @pytest.mark.parametrize(("bucket", "width"), [(1, 64), (16, 128), (48, 50)])
-def test_a_decode_step_asks_nothing(rows: int | None, bucket: int, width: int) -> None:
-    m = full_size(rows)
+def test_a_decode_step_asks_nothing(third: bool, rows: int | None, bucket: int, width: int) -> None:
+    m = full_size(rows, third)
     cache, tables = m.new_cache(4000, 16), ints(bucket, 128)
     values = torch.empty(bucket, 2, device=DEVICE)
     watch = CaptureWatch()
@@ -83,9 +81,9 @@ def test_the_reference_would_ask() -> None:
 
 
 @pytest.mark.parametrize(("rows", "length"), [(None, 1), (None, 23), (None, 600), (16, 1), (16, 40)])
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_prompt_asks_nothing(rows: int | None, length: int, shared: bool) -> None:
-    m = full_size(rows)
+@pytest.mark.parametrize(("third", "shared"), [(False, True), (False, False), (True, True)])
+def test_a_prompt_asks_nothing(rows: int | None, length: int, third: bool, shared: bool) -> None:
+    m = full_size(rows, third)
     cache, table = m.new_cache(200, 16), ints(1, 128)
     values = torch.empty(length, 2, device=DEVICE)
     watch = CaptureWatch()
@@ -97,9 +95,9 @@ def test_a_prompt_asks_nothing(rows: int | None, length: int, shared: bool) -> N
 
 
 @pytest.mark.parametrize("rows", [None, 16])
-@pytest.mark.parametrize("tiling", [(1, 1), (3, 4), (2, 1)])
-def test_a_picture_and_its_block_ask_nothing(rows: int | None, tiling: tuple[int, int]) -> None:
-    m = full_size(rows)
+@pytest.mark.parametrize(("third", "tiling"), [(False, (1, 1)), (False, (3, 4)), (True, (2, 1))])
+def test_a_picture_and_its_block_ask_nothing(rows: int | None, third: bool, tiling: tuple[int, int]) -> None:
+    m = full_size(rows, third)
     cache = m.new_cache(200, 16)
     crops = torch.empty(1 + tiling[0] * tiling[1], 378, 378, 3, dtype=torch.uint8, device=DEVICE)
     with CaptureWatch():

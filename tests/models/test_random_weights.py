@@ -49,7 +49,9 @@ def test_a_loaded_model_says_what_it_is() -> None:
     assert (m.dtype, m.device, m.kernels) == (torch.bfloat16, torch.device("cpu"), reference)
     rules = Templates.of(loaded.config).rules()
     assert (rules.vocab, rules.end, rules.coord, rules.size) == (2048, 0, 5, 6)
-    with pytest.raises(InvalidRequest, match="no random model 'huge'; use moondream-2 or moondream-3 or small or small-3"):
+    with pytest.raises(
+        InvalidRequest, match="no random model 'huge'; use moondream-2 or moondream-3 or small or small-3"
+    ):
         random_model("huge")
 
 

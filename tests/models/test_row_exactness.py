@@ -1,7 +1,7 @@
 """A row's result is the same bits alone or among others, in any place, decoded or prefilled again, in any page layout.
 
-Three shapes: the micro model, one as wide as the bundled model (256 wide, heads of 64), since GEMM kernels differ, and the
-micro model of the third generation.
+Three shapes: the micro model, one as wide as the bundled model (256 wide, heads of 64), since GEMM kernels differ, and
+the micro model of the third generation.
 """
 
 from functools import cache
