@@ -9,6 +9,7 @@ logits are about standard normal, so `end_bias` alone says how soon answers end.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ def _scale(name: str, shape: tuple[int, ...], config: MoondreamConfig) -> float:
     return scale
 
 
-_SMALL = {
+_SMALL: dict[str, Any] = {
     "text": {
         "dim": 128,
         "ff_dim": 256,
