@@ -20,6 +20,7 @@ from gapless.skills.base import Ask
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b", "moondream3-a", "moondream3-b")
+SLOW = ("moondream3-b",)
 UNASKED = ("point", "detect")  # by the reference's rule over the whole vocabulary
 
 
@@ -76,12 +77,17 @@ def outcome(folder: str) -> Outcome:
     return out
 
 
+def marks(folder: str) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow,) if folder in SLOW else ()
+
+
 def clamped(box: dict[str, float]) -> dict[str, float]:
     return {side: min(1.0, max(0.0, value)) for side, value in box.items()}
 
 
 @pytest.mark.parametrize(
-    ("folder", "picture", "name"), [(folder, *key) for folder in FOLDERS for key in entries(folder)]
+    ("folder", "picture", "name"),
+    [pytest.param(folder, *key, marks=marks(folder)) for folder in FOLDERS for key in entries(folder)],
 )
 def test_every_golden_entry(folder: str, picture: str, name: str) -> None:
     ids, result = outcome(folder).answers[picture, name]
@@ -101,7 +107,7 @@ def test_every_golden_entry(folder: str, picture: str, name: str) -> None:
     assert checked
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", [pytest.param(folder, marks=marks(folder)) for folder in FOLDERS])
 def test_they_were_all_in_flight_and_overlapped(folder: str) -> None:
     stats = outcome(folder).stats
     assert (

@@ -212,7 +212,7 @@ def rows_of(naive: Naive, prompt: Prompt) -> list[Row]:
 
 
 @pytest.mark.parametrize("tau", TAUS)
-@settings(settled, max_examples=6)
+@settings(settled, max_examples=3)
 @given(st.data(), SEEDS, st.booleans())
 def test_answers(tau: str, data: st.DataObject, seed: int, bare: bool) -> None:
     check_answers(data.draw(configs(tau)), seed, bare)
