@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fakes.micro import micro_crops, micro_model, write_micro
+from safetensors.torch import save_file
+from tests.fakes.micro import micro_config, micro_crops, micro_model, micro_tensors, write_micro
 
 from gapless.errors import InvalidCheckpoint, InvalidRequest, ModelNotFound
 from gapless.models import registry
+from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.weights_map import OPTIONAL
 from gapless.models.registry import available, load_model
 from gapless.weights import hub
 
@@ -89,3 +92,22 @@ def test_an_unknown_device_or_dtype_is_refused(folder: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InvalidRequest, match="no GPU"):
             load_model(folder, device="cuda")
+
+
+@pytest.mark.parametrize(("left_out", "problem"), [((), None), (OPTIONAL, None), (OPTIONAL[:1], OPTIONAL[0])])
+def test_moondream_3_may_lack_the_norm_before_its_heads_but_not_half_of_it(
+    folder: Path, tmp_path: Path, left_out: tuple[str, ...], problem: str | None
+) -> None:
+    raw = micro_config(third=True)
+    third = shutil.copytree(folder, tmp_path / "third")
+    (third / "config.json").write_text(json.dumps(raw))
+    tensors = {f"model.{name}": t for name, t in micro_tensors(raw).items() if name not in left_out}
+    save_file(tensors, third / "model.safetensors")
+    if problem is not None:
+        with pytest.raises(InvalidCheckpoint, match=rf"missing {problem} \[64\]"):
+            load_model(third)
+        return
+    loaded = load_model(third)
+    assert loaded.revision == "moondream3"
+    assert isinstance(loaded.model, Moondream)
+    assert (loaded.model.region.ln is None) is bool(left_out)
