@@ -50,3 +50,15 @@ def test_the_command_is_one():
     lines = [shlex.split(text) for text in blocks("sh") if "curl" not in text]
     assert lines == [["gapless", "serve", "glint"]]
     assert "serve" in {command.name for command in app.registered_commands}
+
+
+def test_what_http_costs_is_as_measured():
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "serve-moondream2.json"
+    report = json.loads(path.read_text())
+    pairs = list(zip(report["rows"][::2], report["rows"][1::2], strict=True))
+    assert [library["concurrency"] for library, _ in pairs] == [1, 16, 64, 128]
+    for library, http in pairs:
+        rates = f"| {library['concurrency']} | {library['requests_per_s']:.1f} | {http['requests_per_s']:.1f} |"
+        assert rates in PAGE and f"| {100 * http['overhead']:+.0f} % |" in PAGE
+    quiet, busy = (row["step_ms"] for row in report["streams"])
+    assert f"({quiet:.2f} → {busy:.2f} ms)" in PAGE and busy / quiet < 1.002
