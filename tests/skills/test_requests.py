@@ -9,7 +9,9 @@ import pytest
 
 from gapless.constrain.table import Walker, build_table
 from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill
-from gapless.models.moondream.templates import GPT2
+from gapless.models.moondream.config import REVISIONS
+from gapless.models.moondream.templates import Templates
+from gapless.records import Token
 from gapless.skills.base import Ask
 from gapless.skills.caption import caption
 from gapless.skills.detect import detect
@@ -343,13 +345,17 @@ def test_s_det_07_a_missing_skill_is_named_with_the_model(md2, md3, picture):
     assert query(thoughtless, picture, "why?").program == "text"
 
 
-def test_old_revisions_answer_questions_but_have_no_places(md2, picture):
-    old = replace(md2, templates=GPT2["2025-03-27"])
+def test_old_revisions_are_asked_in_words(md2, picture):
+    """No reasoning, no spatial references; places come through the vocabulary's last ids, which have no text."""
+    old = replace(md2, templates=Templates.of(REVISIONS["2025-03-27"]))
     ids = query(old, None, "what?").prompt.ids
     assert ids == (50256, 198, 198, 24361, 25, *md2.tokenizer.encode(" what?"), 198, 198, 33706, 25)
-    older = replace(md2, templates=GPT2["2025-01-09"])
+    older = replace(md2, templates=Templates.of(REVISIONS["2025-01-09"]))
     assert query(older, None, "what?").prompt.ids[5:-4] == md2.tokenizer.encode("what?")
-    with pytest.raises(UnsupportedSkill, match="spatial references"):
-        query(old, picture, "what?", spatial_refs=[[0.5, 0.5]])
-    with pytest.raises(UnsupportedSkill, match="coordinate ids"):
-        point(old, picture, "dog")
+    assert point(old, picture, "dog").prompt.ids == (198, 198, 12727, 25, *md2.tokenizer.encode(" dog"), 628)
+    for refuse in ("spatial references", "reasoning"):
+        with pytest.raises(UnsupportedSkill, match=refuse):
+            query(old, picture, "what?", reasoning=refuse == "reasoning", spatial_refs=[[0.5, 0.5]])
+    reader = point(old, picture, "dog").reader
+    reader.feed([Token(198, (0.25,)), Token(51196, (0.5,)), Token(50256)])
+    assert reader.result() == {"points": [{"x": 0.25, "y": 0.5}]}

@@ -4,13 +4,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gapless
-from gapless.constrain.table import build_table
+from gapless.constrain.table import Walker, build_table
 from gapless.errors import InvalidCheckpoint
-from gapless.models.moondream.config import read_config
-from gapless.models.moondream.templates import GPT2, HABITS, Templates
+from gapless.models.moondream.config import REVISIONS, read_config
+from gapless.models.moondream.templates import HABITS, Templates
+from gapless.records import Flags, ValueHead
 from gapless.skills.base import check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
 
@@ -58,7 +60,7 @@ def test_segment_has_no_leading_space():
 
 @pytest.mark.parametrize("revision", ["2025-01-09", "2025-03-27", "2025-04-14"])
 def test_gpt2_templates(revision):
-    t = GPT2[revision]
+    t = Templates.of(REVISIONS[revision])
     assert t.revision == revision
     assert (t.ids.bos, t.ids.eos) == (50256, 50256)
     assert (t.query.prefix, t.query.suffix) == ((198, 198, 24361, 25), (198, 198, 33706, 25))
@@ -71,8 +73,24 @@ def test_gpt2_templates(revision):
     assert t.captions.get("long", (198, 198, 14617, 8305, 25)) == (198, 198, 14617, 8305, 25)
     assert t.reason is None
     assert t.segment is None
-    with pytest.raises(InvalidCheckpoint, match="2025-06-21"):
-        t.rules()
+    assert t.worded
+    assert min(t.ids.all() - {50256}) > 50295, "the GPT-2 tokenizer has a text for these"
+
+
+@pytest.mark.parametrize("program", ["point", "detect"])
+def test_without_coordinate_ids_any_id_but_the_end_opens_an_object(program):
+    """The reference's loop of these revisions: an object follows unless the likeliest id of all is the end."""
+    rules = Templates.of(REVISIONS["2025-01-09"]).rules()
+    table = build_table(rules)
+    walker = Walker.start(table, program, 64, 2)
+    assert walker.mask().sum() == rules.vocab - 1 and not walker.mask()[rules.size]
+    assert walker.advance(628) == (ValueHead.COORD, Flags.NONE)
+    assert list(np.flatnonzero(walker.mask())) == [rules.coord]
+    assert walker.advance(rules.coord) == (ValueHead.COORD, Flags.NONE)
+    if program == "detect":
+        assert list(np.flatnonzero(walker.mask())) == [rules.size]
+        assert walker.advance(rules.size) == (ValueHead.SIZE, Flags.NONE)
+    assert walker.advance(rules.end) == (ValueHead.NONE, Flags.STOP)
 
 
 def test_defaults_by_revision():

@@ -34,7 +34,8 @@ class Rules:
     """The ids and habits of one model revision.
 
     `mask_answer`: the answer id is forbidden after an answer's first token, and end and size ids are forbidden after a
-    reasoning's first token (Moondream 2 does, Moondream 3 does not).
+    reasoning's first token (Moondream 2 does, Moondream 3 does not). `any_opens`: a model without coordinate ids in
+    its tokenizer says with any id but the end that one more object follows.
     """
 
     vocab: int
@@ -43,6 +44,7 @@ class Rules:
     coord: int
     size: int
     mask_answer: bool
+    any_opens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class _State:
 
 
 _END = "end"
-_HEAD_OF = {TokenClass.COORD: ValueHead.COORD, TokenClass.SIZE: ValueHead.SIZE}
+_HEAD_OF = dict.fromkeys(TokenClass, ValueHead.COORD) | {TokenClass.SIZE: ValueHead.SIZE}
 
 
 def _states(r: Rules) -> list[_State]:
@@ -109,15 +111,22 @@ def _states(r: Rules) -> list[_State]:
             name, go, go, "text", go, go, deny=deny, heads=coord, resets_on_answer=True, on_limit="reason-end"
         )
 
+    def opening(name: str, then: str, stride: int) -> _State:
+        if r.any_opens:
+            every = tuple(cls for cls in TokenClass if cls not in (TokenClass.END, TokenClass.SIZE))
+            return _State(name, then, _END, then, then, deny=(r.size,), heads=every, stride=stride, offset=stride)
+        allow = (r.coord, r.end)
+        return _State(name, end=_END, coord=then, allow=allow, heads=coord, stride=stride, offset=stride)
+
     return [
         text("text", ()),
         text("text+", late_answer),
         reason("reason", ()),
         reason("reason+", late_reason),
         _State("reason-end", answer="text", allow=(r.answer,), resets_on_answer=True),
-        _State("point", end=_END, coord="point-y", allow=(r.coord, r.end), heads=coord, stride=2, offset=2),
+        opening("point", "point-y", 2),
         _State("point-y", coord="point", allow=(r.coord,), heads=coord, counts=True, stride=2, offset=1),
-        _State("detect", end=_END, coord="detect-y", allow=(r.coord, r.end), heads=coord, stride=3, offset=3),
+        opening("detect", "detect-y", 3),
         _State("detect-y", coord="detect-s", allow=(r.coord,), heads=coord, stride=3, offset=2),
         _State("detect-s", size="detect", allow=(r.size,), heads=size, counts=True, stride=3, offset=1),
         _State("segment", end=_END, coord="segment-y", allow=(r.coord, r.end), heads=coord),

@@ -43,7 +43,7 @@ class SegmentReader:
         if ids.coord is None or ids.size is None:
             raise UnsupportedSkill(f"the model {context.name} has no coordinate ids, so it cannot segment")
         self._tokenizer = context.tokenizer
-        self._place = PlaceCollector(ids.coord, ids.size, sized=True)
+        self._place = PlaceCollector(ids.size, sized=True)
         self._bbox: dict[str, float] | None = None
         self._outline = PathWriter()
         self._size = size

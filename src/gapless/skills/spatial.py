@@ -32,7 +32,7 @@ def references(context: SkillContext, refs: SpatialRefs | None) -> Body:
     if len(refs) == 0:
         return NOTHING
     ids = context.templates.ids
-    if ids.coord is None or ids.size is None:
+    if context.templates.worded or ids.coord is None or ids.size is None:
         raise UnsupportedSkill(f"the model {context.name} does not take spatial references", param=_PARAM)
     if len(refs) > context.max_context:
         raise InvalidRequest(f"{len(refs)} spatial references do not fit in a context of {context.max_context}")
@@ -102,8 +102,8 @@ def box_of(x: float, y: float, width: float, height: float) -> dict[str, float]:
 class PlaceCollector:
     """Gathers the values of coordinate and size tokens into places: (x, y), or (x, y, w, h) when `sized`."""
 
-    def __init__(self, coord: int, size: int, *, sized: bool) -> None:
-        self._coord, self._size, self._sized = coord, size, sized
+    def __init__(self, size: int, *, sized: bool) -> None:
+        self._size, self._sized = size, sized
         self._open: list[float] = []
 
     def take(self, token: Token) -> Values | None:
@@ -111,7 +111,7 @@ class PlaceCollector:
         values = token.values
         if not all(math.isfinite(v) for v in values):
             self._open = []
-        elif token.id == self._coord and len(values) == 1:
+        elif len(values) == 1:  # whatever its id: any may open an object where a tokenizer has no coordinates
             if len(self._open) == 2:
                 self._open = []
             self._open.append(float(values[0]))
@@ -137,7 +137,7 @@ class PlacesReader:
         if ids.coord is None or ids.size is None:
             raise UnsupportedSkill(f"the model {context.name} has no coordinate ids, so it cannot return {key}")
         self._key = key
-        self._places = PlaceCollector(ids.coord, ids.size, sized=key == "objects")
+        self._places = PlaceCollector(ids.size, sized=key == "objects")
         self._found: list[dict[str, float]] = []
 
     def feed(self, tokens: Sequence[Token]) -> tuple[Piece, ...]:

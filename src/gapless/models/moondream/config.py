@@ -15,6 +15,8 @@ from typing import Any
 from gapless.errors import InvalidCheckpoint
 
 REVISION = "2025-06-21"
+JANUARY = "2025-01-09"
+"""The first revision of all: sizes in equal steps, captions short or normal."""
 MOONDREAM_3 = "moondream3"
 MODEL_TYPES = ("moondream1", "moondream2", MOONDREAM_3)
 """`moondream1` is what the published Moondream 2 checkpoints call themselves."""
@@ -166,7 +168,45 @@ _PREVIEW = MoondreamConfig(
     tokenizer=TokenizerConfig(templates=TemplatesConfig(segment=Template((1, 17374, 2), (3,)))),
     revision=MOONDREAM_3,
 )
+_JANUARY = MoondreamConfig(
+    region=RegionConfig(sizes="linear"),
+    tokenizer=TokenizerConfig(
+        bos_id=50256,
+        eos_id=50256,
+        answer_id=51194,
+        thinking_id=51195,
+        coord_id=51196,
+        size_id=51197,
+        start_ground_points_id=51198,
+        end_ground_id=51199,
+        templates=TemplatesConfig(
+            caption={"short": (198, 198, 16438, 8305, 25), "normal": (198, 198, 24334, 1159, 25)},
+            query=Template((198, 198, 24361, 25), (198, 198, 33706, 25)),  # "\n\nQuestion:" "\n\nAnswer:"
+            detect=Template((198, 198, 47504, 25), (628,)),  # "\n\nDetect:" "\n\n"
+            point=Template((198, 198, 12727, 25), (628,)),  # "\n\nPoint:" "\n\n"
+        ),
+    ),
+    revision=JANUARY,
+)
+"""Templates in words. The ids of places are the vocabulary's last, which the GPT-2 tokenizer leaves without a text."""
+_MARCH = replace(
+    _JANUARY,
+    region=RegionConfig(),
+    tokenizer=replace(
+        _JANUARY.tokenizer,
+        templates=replace(
+            _JANUARY.tokenizer.templates,
+            caption={**(_JANUARY.tokenizer.templates.caption or {}), "long": (198, 198, 14617, 8305, 25)},
+        ),
+    ),
+    revision="2025-03-27",
+)
+WORDED = (JANUARY, "2025-03-27", "2025-04-14")
+"""Revisions that are asked in words and have a GPT-2 tokenizer."""
 REVISIONS: Mapping[str, MoondreamConfig] = {
+    JANUARY: _JANUARY,
+    "2025-03-27": _MARCH,
+    "2025-04-14": replace(_MARCH, revision="2025-04-14"),
     REVISION: MoondreamConfig(),
     MOONDREAM_3: _PREVIEW,
     "moondream3.1": replace(_PREVIEW, text=replace(_PREVIEW.text, tau="tanh"), revision="moondream3.1"),

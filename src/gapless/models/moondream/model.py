@@ -63,13 +63,15 @@ class Moondream:
         self.text.prefill_block(picture, start, _own(cache), pages)
 
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token."""
-        tokenizer = self.config.tokenizer
+        """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token.
+
+        A value of a size id is a size, one of any other id a coordinate: the oldest revisions have no coordinate ids.
+        """
+        sized = (ids == self.config.tokenizer.size_id)[:, None]
         given = values[:, :1] >= 0
         coords = self.kernels.by_rows(self.region.coord_embedding, values[:, :1])
         sizes = self.kernels.by_rows(self.region.size_embedding, values)
-        x = torch.where(given & (ids == tokenizer.coord_id)[:, None], coords, self.text.wte[ids])
-        return torch.where(given & (ids == tokenizer.size_id)[:, None], sizes, x)
+        return torch.where(given, torch.where(sized, sizes, coords), self.text.wte[ids])
 
     def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
         """x [T, dim], positions int64 [T], tables int64 [T, n] or [1, n] -> hidden [T, dim], before the final norm.

@@ -19,7 +19,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids that are not text. Tokenizers of before 2025-06-21 have only `bos` and `eos`; the others are None there."""
+    """Ids that are not text. Tokenizers of before 2025-06-21 have a text for none of them but `bos` and `eos`."""
 
     bos: int
     eos: int
@@ -65,18 +65,20 @@ class Habits:
 
     `doubled`: a query ends with the answer id and then once more with it (or with the thinking id): the reference adds
     its suffix twice and the model was trained so. `mask_answer`: see `Rules`. `spaced`: questions get a leading space.
+    `worded`: the templates are words and end with them; there is no answer id, and no reasoning.
     """
 
     doubled: bool
     mask_answer: bool
     spaced: bool
     defaults: Defaults
+    worded: bool = False
 
 
 HABITS: Mapping[str, Habits] = {
-    "2025-01-09": Habits(False, False, False, Defaults(0.0, 1.0, 512, 50)),
-    "2025-03-27": Habits(False, False, True, Defaults(0.0, 1.0, 768, 50)),
-    "2025-04-14": Habits(False, False, True, Defaults(0.5, 0.3, 768, 50)),
+    "2025-01-09": Habits(False, False, False, Defaults(0.0, 1.0, 512, 50), worded=True),
+    "2025-03-27": Habits(False, False, True, Defaults(0.0, 1.0, 768, 50), worded=True),
+    "2025-04-14": Habits(False, False, True, Defaults(0.5, 0.3, 768, 50), worded=True),
     "2025-06-21": Habits(True, True, False, Defaults(0.5, 0.3, 768, 50)),
     "moondream3": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150)),
     "moondream3.1": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150)),
@@ -87,7 +89,8 @@ HABITS: Mapping[str, Habits] = {
 class Templates:
     """All that a model's prompts are made of. A skill the model lacks is None; `reason` None: no reasoning.
 
-    `captions` maps each length to its ids. `vocab` is the width of the logits (may exceed the tokenizer's).
+    `captions` maps each length to its ids. `worded`: see `Habits`; such a model takes no spatial references. `vocab` is
+    the width of the logits (may exceed the tokenizer's).
     """
 
     revision: str
@@ -100,6 +103,7 @@ class Templates:
     detect: Wrap | None
     segment: Wrap | None
     mask_answer: bool
+    worded: bool
     defaults: Defaults
 
     @classmethod
@@ -121,12 +125,13 @@ class Templates:
                 unground=tokenizer.end_ground_id,
             ),
             captions=dict(skills.caption or {}),
-            query=_ending(skills.query, tokenizer.answer_id, habits),
-            reason=_ending(skills.query, tokenizer.thinking_id, habits),
+            query=_query(skills.query, tokenizer.answer_id, habits),
+            reason=None if habits.worded else _query(skills.query, tokenizer.thinking_id, habits),
             point=_wrap(skills.point, space=True),
             detect=_wrap(skills.detect, space=True),
             segment=_wrap(skills.segment, space=False),
             mask_answer=habits.mask_answer,
+            worded=habits.worded,
             defaults=habits.defaults,
         )
 
@@ -138,7 +143,9 @@ class Templates:
                 f"revision {self.revision} has no answer, coordinate and size ids, so its decoding cannot be "
                 "constrained; use revision 2025-06-21 or later"
             )
-        return Rules(self.vocab, ids.eos, ids.answer, ids.coord, ids.size, self.mask_answer)
+        return Rules(
+            self.vocab, ids.eos, ids.answer, ids.coord, ids.size, self.mask_answer, habits_of(self.revision).worded
+        )
 
 
 def habits_of(revision: str) -> Habits:
@@ -152,36 +159,9 @@ def _wrap(template: Template | None, *, space: bool) -> Wrap | None:
     return None if template is None else Wrap(template.prefix, template.suffix, space)
 
 
-def _ending(query: Template | None, last: int, habits: Habits) -> Wrap | None:
-    """A query that ends with `last`. The config gives the single form, which ends with the answer id."""
-    if query is None:
-        return None
+def _query(query: Template | None, last: int, habits: Habits) -> Wrap | None:
+    """A query that ends with `last`. The config gives the single form, which ends with the answer id, or words."""
+    if query is None or habits.worded:
+        return _wrap(query, space=habits.spaced)
     kept = query.suffix if habits.doubled else query.suffix[:-1]
     return Wrap(query.prefix, (*kept, last), habits.spaced)
-
-
-def _gpt2(revision: str, captions: Mapping[str, Ids]) -> Templates:
-    """Templates in words, for the GPT-2 style tokenizer of 2025's first revisions. They have no ids for places."""
-    habits = habits_of(revision)
-    return Templates(
-        revision=revision,
-        vocab=51200,
-        ids=SpecialIds(bos=50256, eos=50256),
-        captions=captions,
-        query=Wrap((198, 198, 24361, 25), (198, 198, 33706, 25), habits.spaced),  # "\n\nQuestion:" "\n\nAnswer:"
-        reason=None,
-        point=Wrap((198, 198, 12727, 25), (628,), True),  # "\n\nPoint:" "\n\n"
-        detect=Wrap((198, 198, 47504, 25), (628,), True),  # "\n\nDetect:" "\n\n"
-        segment=None,
-        mask_answer=habits.mask_answer,
-        defaults=habits.defaults,
-    )
-
-
-_SHORT, _NORMAL, _LONG = (198, 198, 16438, 8305, 25), (198, 198, 24334, 1159, 25), (198, 198, 14617, 8305, 25)
-GPT2: Mapping[str, Templates] = {
-    "2025-01-09": _gpt2("2025-01-09", {"short": _SHORT, "normal": _NORMAL}),
-    "2025-03-27": _gpt2("2025-03-27", {"short": _SHORT, "normal": _NORMAL, "long": _LONG}),
-    "2025-04-14": _gpt2("2025-04-14", {"short": _SHORT, "normal": _NORMAL, "long": _LONG}),
-}
-"""Revisions whose checkpoints carry no ids of their own."""
