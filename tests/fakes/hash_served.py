@@ -62,9 +62,9 @@ class MannerlyModel(HashModel):
         return super().forward(x, positions, tables, cache)
 
 
-def _load(real, asked, device) -> Loaded:
+def _load(real, asked, device, progress) -> Loaded:
     """In `opening._load_model`'s place."""
-    loaded, how = real(asked, device), manner()
+    loaded, how = real(asked, device, progress), manner()
     time.sleep(how.get("loads", 0.0))
     return Loaded(MannerlyModel(spec_of(loaded.config), manner=how), loaded.config, loaded.tokenizer_path, "hash", "")
 

@@ -11,7 +11,6 @@ from huggingface_hub import errors as hub_errors
 
 from gapless.errors import ModelNotFound
 from gapless.weights import hub
-from gapless.weights.folder import PATTERNS
 from gapless.weights.hub import locate
 
 
@@ -50,28 +49,6 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         locate(path)
 
 
-def test_a_hub_id_is_fetched_with_what_a_model_needs_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    def download(name: str, **settings: Any) -> str:
-        calls.append((name, settings))
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.setenv("GAPLESS_CACHE", str(tmp_path / "cache"))
-    found = locate("owner/name-1.0", "v2")
-    assert (found.folder, found.name, found.revision) == (tmp_path, "owner/name-1.0", "v2")
-    assert calls == [
-        (
-            "owner/name-1.0",
-            {"revision": "v2", "cache_dir": str(tmp_path / "cache"), "allow_patterns": list(PATTERNS)},
-        )
-    ]
-    assert not any("bin" in pattern or ".pt" in pattern or ".py" in pattern for pattern in PATTERNS)
-
-
 REFUSALS = [
     (hub_errors.GatedRepoError, "accept its terms"),
     (hub_errors.RepositoryNotFoundError, "check the spelling"),
@@ -91,6 +68,8 @@ def test_every_refusal_of_the_hub_is_a_model_not_found_with_the_remedy(
     error = kind.__new__(kind, "the cause")
 
     def download(name: str, **settings: Any) -> str:
+        if settings["local_files_only"]:
+            raise hub_errors.LocalEntryNotFoundError("nothing is cached")
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -231,7 +231,7 @@ def _load(line: wire.Line, arena: ArenaView) -> tuple[EngineLoop, Device]:
     opening = _opening(line)
     reporter = _Reporter(line)
     reporter.show("loading the weights", 0, 1)
-    weights = load_weights(opening)
+    weights = load_weights(opening, reporter)
     device, plan = open_device(weights, opening, reporter)
     loop = EngineLoop(line, arena, device, weights.table, weights.config)
     ready(line, loop, weights.config.max_rows, weights.loaded.model.prefix, weights.loaded.model.max_context, plan)

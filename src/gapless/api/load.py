@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from gapless.api.desk import Desk
-from gapless.api.opening import ROWS, Progress, load_weights, open_device
+from gapless.api.opening import ROWS, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.vlm import VLM
 from gapless.config import Constraints, DType, EngineConfig, ImageLimits, Opening
@@ -18,12 +18,14 @@ from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
 from gapless.images.crops import CropSpec
-from gapless.models.moondream.config import MoondreamConfig, VisionConfig, read_config
+from gapless.models.moondream.config import MoondreamConfig, VisionConfig
+from gapless.models.moondream.identify import identify
 from gapless.models.moondream.templates import Templates
 from gapless.skills.base import SkillContext, check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
-from gapless.weights.folder import find_files, read_json
-from gapless.weights.hub import locate
+from gapless.weights.folder import find_files
+from gapless.weights.hub import Located, locate
+from gapless.weights.progress import Progress
 
 if TYPE_CHECKING:
     from gapless.device.sizing import GpuPlan
@@ -112,7 +114,7 @@ def _check(opening: Opening) -> None:
 
 
 def _load_here(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:
-    weights = load_weights(opening)
+    weights = load_weights(opening, progress)
     loaded, table, config = weights.loaded, weights.table, weights.config
     _tokenizer(loaded.config, loaded.tokenizer_path)
     opened, plan = open_device(weights, opening, progress)
@@ -138,14 +140,14 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
         if not isinstance(word, str) and (name, word) != ("revision", None):
             raise InvalidRequest(f"{name} must be a string, not {shown(word)}", param=name)
     located = locate(opening.model, opening.revision)
-    files = find_files(located.folder)
-    config = read_config(read_json(files.config))
+    files = find_files(located.folder, located.tokenizer)
+    config = identify(files, located.behaves)
     tokenizer = _tokenizer(config, files.tokenizer)
     crops = crop_spec(config.vision)
     rows = opening.max_rows or max(ROWS.values())
     process = EngineProcess((rows + SPARE_PICTURES) * crops.most_bytes)
     try:
-        ready = process.open(replace(opening, model=str(located.folder), revision=None), progress)
+        ready = process.open(_for_child(opening, located), progress)
         plan = _plan(ready.plan)
     except BaseException:
         process.kill()
@@ -154,6 +156,13 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
     context = SkillContext(Templates.of(config), tokenizer, ready.prefix, ready.max_context, located.name)
     runner = RemoteRunner(process, ready, opening.constraints == "host")
     return VLM(Desk(context, crops, limits, runner, ready.rows), plan)
+
+
+def _for_child(opening: Opening, located: Located) -> Opening:
+    """The child looks published models up in the cache, where their tokenizers are too; anything else is a folder."""
+    if located.tokenizer is not None:
+        return opening
+    return replace(opening, model=str(located.folder), revision=located.behaves)
 
 
 def _plan(fields: Mapping[str, Any] | None) -> GpuPlan | None:

@@ -7,13 +7,14 @@ an engine process imports neither PIL nor a tokenizer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gapless.config import CudaDeviceConfig, EngineConfig, HostDeviceConfig, Opening
 from gapless.constrain.table import Table, build_table
 from gapless.device.base import Device
 from gapless.errors import NotEnoughMemory
 from gapless.models.moondream.templates import Templates
+from gapless.weights.progress import Progress
 
 if TYPE_CHECKING:
     from gapless.device.sizing import GpuPlan
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
 
 ROWS = {"cpu": 16, "cuda": 64}
 """Requests that run at once, unless the caller says otherwise."""
-
-
-class Progress(Protocol):
-    """Whoever wants to see a long start: told what comes next, and how much of how much is done."""
-
-    def show(self, doing: str, done: int, total: int) -> None:
-        """`done` of `total` parts are over; `doing` begins."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +34,13 @@ class Weights:
     config: EngineConfig
 
 
-def load_weights(opening: Opening) -> Weights:
+def load_weights(opening: Opening, progress: Progress | None = None) -> Weights:
     """Choose the device and bring the weights there. Raises as `load` does."""
     from gapless.device.gpus import TorchDriver, choose_device  # torch: only whoever loads a model waits for it
 
     where = choose_device(opening.device, TorchDriver())
     config = opening.engine(rows=ROWS[where.partition(":")[0]])
-    loaded = _load_model(opening, where)
+    loaded = _load_model(opening, where, progress)
     return Weights(loaded, where, build_table(Templates.of(loaded.config).rules()), config)
 
 
@@ -59,13 +52,13 @@ def open_device(weights: Weights, opening: Opening, progress: Progress | None) -
     return _open_gpu(loaded, table, config, opening.graphs, progress)
 
 
-def _load_model(opening: Opening, device: str) -> Loaded:
+def _load_model(opening: Opening, device: str, progress: Progress | None) -> Loaded:
     import torch
 
     from gapless.models.registry import load_model
 
     try:
-        return load_model(opening.model, device, opening.dtype, opening.revision)  # which checks it
+        return load_model(opening.model, device, opening.dtype, opening.revision, progress=progress)  # which checks it
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(torch.device(device))
         raise NotEnoughMemory(

@@ -22,8 +22,8 @@ import zmq
 
 from gapless.api import wire
 from gapless.api.arena import Arena
-from gapless.api.opening import Progress
 from gapless.config import Opening
+from gapless.weights.progress import Progress
 
 BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
 LEAVE = 10.0

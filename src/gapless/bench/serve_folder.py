@@ -19,10 +19,10 @@ from gapless.bench.load import BUNDLED, RANDOM
 from gapless.errors import InvalidRequest
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.random_weights import random_tensors
+from gapless.models.moondream.reading import read_weights
 from gapless.models.moondream.templates import Templates
-from gapless.models.moondream.weights_map import PREFIX, tensor_shapes
+from gapless.models.moondream.weights_map import PREFIX
 from gapless.skills.tokenizer import Tokenizer
-from gapless.weights.checkpoint import read_tensors
 from gapless.weights.folder import CONFIG, TOKENIZER, WEIGHTS, find_files, read_json
 from gapless.weights.hub import locate
 
@@ -44,7 +44,7 @@ def write_folder(model: str, into: Path, device: str) -> Path:
         tensors = random_tensors(config, torch.device(device), dtype)
     else:
         config = read_config(raw)
-        tensors = read_tensors(files.weights, tensor_shapes(config), PREFIX, dtype, torch.device("cpu"))
+        tensors = read_weights(files.weights, config, dtype, torch.device("cpu"))
     tensors["text.lm_head.bias"].add_(_muted(config, files.tokenizer).to(tensors["text.lm_head.bias"]))
     folder = into / (FOLDER if model == RANDOM else Path(located.name).name)
     folder.mkdir(parents=True)

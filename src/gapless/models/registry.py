@@ -14,13 +14,14 @@ from gapless.config import DType
 from gapless.errors import GaplessError, InvalidRequest
 from gapless.kernels.choose import choose
 from gapless.models.base import Model
-from gapless.models.moondream.config import MoondreamConfig, read_config
+from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.identify import identify
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.random_weights import NEVER_ENDS, SIZES, random_config, random_tensors
-from gapless.models.moondream.weights_map import OPTIONAL, PREFIX, tensor_shapes
-from gapless.weights.checkpoint import read_tensors
-from gapless.weights.folder import TOKENIZER, find_files, read_json
+from gapless.models.moondream.reading import read_weights
+from gapless.weights.folder import TOKENIZER, find_files
 from gapless.weights.hub import ASSETS, BUNDLED, locate
+from gapless.weights.progress import Progress
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -56,18 +57,19 @@ def load_model(
     dtype: DType = "auto",
     revision: str | None = None,
     exact: bool = False,
+    progress: Progress | None = None,
 ) -> Loaded:
     """Load a bundled model, a folder, or a hub id onto `device`.
 
-    `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another float type are converted. `exact`
-    fixes the rows of every GEMM on a GPU (`kernels.choose`). Raises `ModelNotFound`, `InvalidCheckpoint`, or
-    `InvalidRequest` for a device or dtype that does not exist.
+    `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another type are converted. `revision` as in
+    `locate`. `exact` fixes the rows of every GEMM on a GPU (`kernels.choose`). `progress` is told how much has been
+    read. Raises `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a device or dtype that does not exist.
     """
     where, kind = _device(device), _dtype(device, dtype)
     located = locate(name_or_folder, revision)
-    files = find_files(located.folder)
-    config = read_config(read_json(files.config))
-    tensors = read_tensors(files.weights, tensor_shapes(config), PREFIX, kind, where, OPTIONAL)
+    files = find_files(located.folder, located.tokenizer)
+    config = identify(files, located.behaves)
+    tensors = read_weights(files.weights, config, kind, where, progress=progress)
     model = Moondream(config, tensors, choose(where, exact))
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision)
 
@@ -103,7 +105,7 @@ def available() -> list[Available]:
 def _look_at(name: str) -> Available:
     folder = locate(name).folder
     try:
-        config = read_config(read_json(find_files(folder).config))
+        config = identify(find_files(folder))
     except GaplessError as error:
         return Available(name, folder, "", str(error))
     return Available(name, folder, config.revision, None)

@@ -1,97 +1,93 @@
-"""Reading safetensors: names and shapes are checked before a byte of weights is used.
+"""Tensors from files to the device: everything is checked before a byte of weights is used.
 
-In: files and the shapes a model expects. Out: tensors of its own memory in one dtype on one device. Files are memory
-mapped and let go again. Everything that does not fit is said in one `InvalidCheckpoint`. Pickles are never opened.
+In: open files, and for each tensor that the model wants a recipe. Out: tensors of their own memory in one dtype on one
+device, made one after the other. Everything that does not fit is said in one `InvalidCheckpoint`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gapless.errors import InvalidCheckpoint
+from gapless.weights.progress import Progress
+from gapless.weights.recipes import Part, Recipe
+from gapless.weights.stored import Header, Stored
 
 LISTED = 12
 """How many faults an error spells out; the rest are counted."""
-
-FLOATS = ("F32", "BF16", "F16")
+MEGA = 10**6
+READING = "MB of weights"
+STEPS = 50
+"""How often whoever watches is told, at most."""
 
 
 def read_tensors(
-    files: Sequence[Path],
-    expected: Mapping[str, tuple[int, ...]],
-    prefix: str,
+    stored: Stored,
+    recipes: Mapping[str, Recipe],
     dtype: torch.dtype,
     device: torch.device,
-    optional: Collection[str] = (),
+    missing: Iterable[str] = (),
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
-    """Read every expected tensor; on disk a name may carry `prefix`. Those of `optional` may be missing, all together.
+    """Make every tensor. `missing`: what has no recipe because nothing in the files is like it.
 
-    Raises `InvalidCheckpoint` for a file that is cut short or no safetensors, and for tensors that are missing, extra,
-    twice there, of another shape, or not of a float type.
+    Raises `InvalidCheckpoint` for tensors that are missing, not asked for, twice there, of another shape or dtype, or
+    scales that are not finite.
     """
-    with ExitStack() as stack:
-        handles = [stack.enter_context(_open(path)) for path in files]
-        found, faults = _index(handles, files, prefix)
-        left_out = set(optional) if found.keys().isdisjoint(optional) else set()
-        missing = sorted(expected.keys() - found.keys() - left_out)
-        faults += [f"missing {name} {list(expected[name])}" for name in missing]
-        faults += [f"unexpected {name}" for name in sorted(found.keys() - expected.keys())]
-        for name in sorted(found.keys() & expected.keys()):
-            faults += _misfit(name, found[name], expected[name])
-        if faults:
-            raise InvalidCheckpoint(_report(files, faults))
-        return {name: _own(found[name], dtype, device) for name in expected if name in found}
+    parts = {name: part for recipe in recipes.values() for name, part in recipe.parts().items()}
+    faults = [*stored.twice, *(f"missing {name}" for name in missing), *check_parts(stored.headers, parts)]
+    if faults:
+        raise InvalidCheckpoint(report(stored.files, faults))
+    spoilt = [name for name, part in parts.items() if part.finite and not stored.read(name).float().isfinite().all()]
+    if spoilt:
+        more = f" and {len(spoilt) - 1} more have" if len(spoilt) > 1 else " has"
+        where = stored.headers[spoilt[0]].path
+        raise InvalidCheckpoint(f"{where}: {spoilt[0]}{more} values that are not finite. Download it again.")
+    return _make(stored, recipes, dtype, device, progress)
 
 
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        size = path.stat().st_size if path.exists() else 0
-        raise InvalidCheckpoint(
-            f"{path} ({size} bytes) is not a complete safetensors file ({error}). Download it again."
-        ) from error
-
-
-def _index(handles: Sequence[Any], files: Sequence[Path], prefix: str) -> tuple[dict[str, Any], list[str]]:
-    """Slices by name without the prefix, and the names that come twice."""
-    found: dict[str, Any] = {}
-    faults = []
-    for handle, path in zip(handles, files, strict=True):
-        for key in handle.keys():  # noqa: SIM118  a safetensors handle is no mapping
-            name = key.removeprefix(prefix)
-            if name in found:
-                faults.append(f"{name} is there twice (again in {path.name})")
-            found[name] = handle.get_slice(key)
-    return found, faults
-
-
-def _misfit(name: str, slice_: Any, shape: tuple[int, ...]) -> list[str]:
-    faults = []
-    if tuple(slice_.get_shape()) != shape:
-        faults.append(f"{name} has shape {list(slice_.get_shape())}, expected {list(shape)}")
-    if slice_.get_dtype() not in FLOATS:
-        faults.append(f"{name} is {slice_.get_dtype()}, expected one of {', '.join(FLOATS)}")
+def check_parts(headers: Mapping[str, Header], parts: Mapping[str, Part]) -> list[str]:
+    """What does not fit: parts that are not there, tensors that nobody needs, other shapes and dtypes."""
+    faults = [f"missing {name} {list(parts[name].shape)}" for name in sorted(parts.keys() - headers.keys())]
+    faults += [f"unexpected {name}" for name in sorted(headers.keys() - parts.keys())]
+    for name in sorted(headers.keys() & parts.keys()):
+        header, part = headers[name], parts[name]
+        if header.shape != part.shape:
+            faults.append(f"{name} has shape {list(header.shape)}, expected {list(part.shape)}")
+        if header.dtype not in part.dtypes:
+            wanted = f"one of {', '.join(part.dtypes)}" if len(part.dtypes) > 1 else part.dtypes[0]
+            faults.append(f"{name} is {header.dtype}, expected {wanted}")
     return faults
 
 
-def _own(slice_: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Copy out of the map: a converted, aligned tensor that outlives the file."""
-    tensor: Tensor = slice_[...] if slice_.get_shape() else slice_[:]
-    return tensor.to(device=device, dtype=dtype, copy=True).contiguous()
-
-
-def _report(files: Sequence[Path], faults: Sequence[str]) -> str:
+def report(files: Sequence[Path], faults: Sequence[str]) -> str:
+    """All faults in one sentence, the first `LISTED` in full."""
     more = f"; and {len(faults) - LISTED} more" if len(faults) > LISTED else ""
     where = files[0] if len(files) == 1 else f"{files[0].parent} ({len(files)} shards)"
     return (
         f"{where} does not fit its config.json: {'; '.join(faults[:LISTED])}{more}. "
         "Take both from the same model and revision."
     )
+
+
+def _make(
+    stored: Stored,
+    recipes: Mapping[str, Recipe],
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None,
+) -> dict[str, Tensor]:
+    total, done, told, tensors = sum(h.size for h in stored.headers.values()), 0, -1, {}
+    for name, recipe in recipes.items():
+        if progress is not None and (step := STEPS * done // max(total, 1)) > told:
+            progress.show(READING, done // MEGA, total // MEGA)
+            told = step
+        tensors[name] = recipe.make(stored.read, dtype, device)
+        done += sum(stored.headers[part].size for part in recipe.parts())
+    if progress is not None:
+        progress.show(READING, total // MEGA, total // MEGA)
+    return tensors

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from gapless.errors import InvalidCheckpoint, ModelNotFound
+from gapless.weights.stored import PICKLED
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-PATTERNS: Sequence[str] = (CONFIG, TOKENIZER, "*.safetensors", INDEX)
+PATTERNS: Sequence[str] = (CONFIG, TOKENIZER, "*.safetensors", INDEX, "LICENSE*")
 """What a download has to bring; nothing else is ever read, so nothing else is fetched (no pickles, no code)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """Paths of a complete model folder. `weights` are the safetensors files, one or several shards."""
+    """Paths of a complete model folder. `weights`: safetensors files, one or several shards, or one `.pt`."""
 
     folder: Path
     config: Path
@@ -29,27 +30,48 @@ class ModelFolder:
     weights: tuple[Path, ...]
 
 
-def find_files(folder: Path) -> ModelFolder:
-    """Find a model's files. Raises `ModelNotFound` naming every file that is missing."""
-    index = folder / INDEX
-    weights = _shards(index) if index.is_file() else (folder / WEIGHTS,)
-    files = ModelFolder(folder, folder / CONFIG, folder / TOKENIZER, weights)
+def find_files(folder: Path, tokenizer: Path | None = None) -> ModelFolder:
+    """Find a model's files; `tokenizer`: the one to take, if not the folder's own.
+
+    Safetensors come before a `.pt`, which is taken only if it is the only one. Raises `ModelNotFound` naming every file
+    that is missing.
+    """
+    files = ModelFolder(folder, folder / CONFIG, tokenizer or folder / TOKENIZER, find_weights(folder))
     missing = [path.name for path in (files.config, files.tokenizer, *files.weights) if not path.is_file()]
     if missing:
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise ModelNotFound(f"{folder} lacks {names}. Download the model again, or give a folder that has them.")
+        raise ModelNotFound(f"{folder} lacks {names}. {_remedy(missing)}")
     return files
+
+
+def find_weights(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder that hold its weights; some may not be there."""
+    index = folder / INDEX
+    if index.is_file():
+        return _shards(index)
+    single = folder / WEIGHTS
+    pickled = [path for ending in PICKLED for path in sorted(folder.glob(f"*{ending}"))]
+    return (pickled[0],) if len(pickled) == 1 and not single.exists() else (single,)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises `InvalidCheckpoint` if it is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON ({error}). Download the model again.") from error
     if not isinstance(content, dict):
         raise InvalidCheckpoint(f"{path} holds a {type(content).__name__}, expected an object.")
     return content
+
+
+def _remedy(missing: Sequence[str]) -> str:
+    if missing == [TOKENIZER]:
+        return (
+            "Put the tokenizer the weights were trained with beside them (Moondream 2 of 2025-06-21 and later: "
+            "tokenizer.json of moondream/starmie-v1)."
+        )
+    return "Download the model again, or give a folder that has them."
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
@@ -58,7 +80,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise InvalidCheckpoint(f"{index} has no weight_map. Download the model again.")
     names = sorted({str(name) for name in weight_map.values()})
-    strange = [name for name in names if Path(name).name != name]
+    strange = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
     if strange:
-        raise InvalidCheckpoint(f"{index} names files outside its folder: {', '.join(strange[:4])}.")
+        raise InvalidCheckpoint(f"{index} names files outside its folder, or no safetensors: {', '.join(strange[:4])}.")
     return tuple(index.parent / name for name in names)

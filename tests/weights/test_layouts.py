@@ -1,0 +1,173 @@
+"""Every published form of a checkpoint gives the numbers of the plain one."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.weights.layout_writers import (
+    SECOND,
+    THIRD,
+    Tensors,
+    compiled,
+    config_of,
+    fp8,
+    int4,
+    internal,
+    plain,
+    prefixed,
+    write,
+)
+
+from gapless.errors import InvalidCheckpoint
+from gapless.models.moondream.config import read_config
+from gapless.models.moondream.reading import read_weights
+from gapless.weights.folder import find_files
+
+CPU = torch.device("cpu")
+
+
+def read(folder: Path, name: str, dtype: torch.dtype = torch.float32, *, keep_fp8: bool = False) -> Tensors:
+    config = read_config(config_of(name))
+    return read_weights(find_files(folder).weights, config, dtype, CPU, keep_fp8=keep_fp8)
+
+
+def same(found: Tensors, expected: Tensors, dtype: torch.dtype = torch.float32) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype is dtype and tensor.is_contiguous(), name
+        assert torch.equal(tensor, expected[name].to(dtype)), name
+
+
+def fused(tensors: Tensors) -> Tensors:
+    return internal(tensors, fused=True)
+
+
+def compiled_internal(tensors: Tensors) -> Tensors:
+    return compiled(internal(tensors))
+
+
+FORMS: list[tuple[str, Callable[[Tensors], Tensors], str]] = [
+    (SECOND, dict, "model.safetensors"),
+    (SECOND, prefixed, "shards"),
+    (SECOND, internal, "model.safetensors"),
+    (SECOND, compiled_internal, "model.pt"),
+    (THIRD, prefixed, "shards"),
+    (THIRD, internal, "model.safetensors"),
+    (THIRD, fused, "shards"),
+    (THIRD, fused, "model.pt"),
+]
+
+
+@pytest.mark.parametrize(("name", "form", "file"), FORMS)
+def test_every_form_gives_the_plain_numbers(
+    name: str, form: Callable[[Tensors], Tensors], file: str, tmp_path: Path
+) -> None:
+    tensors = plain(name)
+    same(read(write(tmp_path, form(tensors), config_of(name), file), name), tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_every_float_type_is_read_as_it_is(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {name: t.to(dtype) for name, t in plain(SECOND).items()}
+    same(read(write(tmp_path, internal(tensors), config_of(SECOND)), SECOND, dtype), tensors, dtype)
+
+
+def test_the_first_moondream_3_has_no_norm_before_its_heads(tmp_path: Path) -> None:
+    tensors = {name: t for name, t in plain(THIRD).items() if not name.startswith("region.ln")}
+    same(read(write(tmp_path, internal(tensors), config_of(THIRD)), THIRD), tensors)
+    half = {"region.ln.weight": torch.ones(64)}
+    with pytest.raises(InvalidCheckpoint, match=r"missing region\.ln\.bias"):
+        read(write(tmp_path, tensors | half, config_of(THIRD)), THIRD)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "model_fp8.pt"])
+def test_fp8_experts_are_dequantised_and_the_log_says_so(
+    file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, meant = fp8(plain(THIRD))
+    folder = write(tmp_path, made, config_of(THIRD), file)
+    with caplog.at_level(logging.WARNING, "gapless.weights"):
+        same(read(folder, THIRD), meant)
+        same(read(folder, THIRD, torch.bfloat16), meant, torch.bfloat16)
+    assert "The experts are FP8 in the files and are computed in bfloat16" in caplog.text
+
+
+def test_fp8_experts_are_kept_with_their_scales_on_request(tmp_path: Path) -> None:
+    made, _ = fp8(plain(THIRD))
+    found = read(write(tmp_path, made, config_of(THIRD)), THIRD, torch.bfloat16, keep_fp8=True)
+    experts = sorted(name for name, t in found.items() if t.dtype is torch.float8_e4m3fn)
+    assert experts == [f"text.blocks.{i}.mlp.{fc}.weight" for i in (2, 3) for fc in ("fc1", "fc2")]
+    for name in experts:
+        half, leaf = ("up", "experts") if "fc1" in name else ("down", "output_experts")
+        start = f"text_model.transformer.h.{name.split('.')[2]}"
+        assert torch.equal(found[name].float(), made[f"{start}.mlp.{leaf}.weight"].float())
+        scale = found[name.replace(".weight", ".scale")]
+        assert scale.dtype is torch.float32 and torch.equal(scale, made[f"{start}.moe_quant.{half}_scale"])
+    assert found["text.wte"].dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("form", [prefixed, dict])
+def test_int4_is_dequantised(form: Callable[[Tensors], Tensors], tmp_path: Path) -> None:
+    made, meant = int4(plain(SECOND))
+    assert sum(name.endswith(".packed") for name in made) == 12
+    same(read(write(tmp_path, form(made), config_of(SECOND)), SECOND), meant)
+
+
+def spoil(tensors: Tensors, name: str, value: float) -> Tensors:
+    tensors[name] = tensors[name].clone()
+    tensors[name].view(-1)[-1] = value
+    return tensors
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_scale_that_is_not_finite_is_named(value: float, tmp_path: Path) -> None:
+    scale = "text_model.transformer.h.3.moe_quant.down_scale"
+    folder = write(tmp_path / "fp8", spoil(fp8(plain(THIRD))[0], scale, value), config_of(THIRD))
+    for keep in (False, True):
+        with pytest.raises(InvalidCheckpoint, match=rf"{scale} has values that are not finite"):
+            read(folder, THIRD, keep_fp8=keep)
+    scale = "text.blocks.1.mlp.fc2.weight.scale"
+    folder = write(tmp_path / "int4", spoil(int4(plain(SECOND))[0], scale, value), config_of(SECOND))
+    with pytest.raises(InvalidCheckpoint, match=rf"{scale} has values that are not finite"):
+        read(folder, SECOND)
+
+
+def test_what_does_not_fit_is_named_as_the_file_has_it(tmp_path: Path) -> None:
+    made = fp8(plain(THIRD))[0]
+    start = "text_model.transformer.h.2"
+    made[f"{start}.tau_wqwv"] = made[f"{start}.tau_wqwv"][:-1]
+    made["region_model.size_features.weight"] = made["region_model.size_features.weight"].t()
+    made[f"{start}.moe_quant.up_scale"] = made[f"{start}.moe_quant.up_scale"].half()
+    del made["text_model.lm_head.linear.bias"], made[f"{start}.moe_quant.down_scale"]
+    made["text_model.transformer.h.9.ln.weight"] = torch.ones(64)
+    width = made["region_model.size_features.weight"].shape[1]
+    with pytest.raises(InvalidCheckpoint) as caught:
+        read(write(tmp_path, made, config_of(THIRD)), THIRD)
+    for words in (
+        "missing text.lm_head.bias",
+        "unexpected text_model.transformer.h.9.ln.weight",
+        f"{start}.tau_wqwv has shape [3, 384], expected [4, 384]",
+        f"region_model.size_features.weight has shape [2, {width}], expected [{width}, 2]",
+        f"{start}.moe_quant.up_scale is F16, expected F32",
+        f"{start}.mlp.output_experts.weight is F8_E4M3, expected one of F32, BF16, F16",
+    ):
+        assert words in str(caught.value)
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        self.told.append((doing, done, total))
+
+
+def test_progress_is_told_in_bytes_to_the_end(tmp_path: Path) -> None:
+    folder, seen = write(tmp_path, plain(SECOND), config_of(SECOND)), Seen()
+    read_weights(find_files(folder).weights, read_config(config_of(SECOND)), torch.float32, CPU, progress=seen)
+    total = (folder / "model.safetensors").stat().st_size // 10**6
+    assert seen.told[0] == ("MB of weights", 0, total) and seen.told[-1] == ("MB of weights", total, total)
+    assert [told[1] for told in seen.told] == sorted(told[1] for told in seen.told)
+    assert 10 < len(seen.told) <= 52
