@@ -214,10 +214,13 @@ REVISIONS: Mapping[str, MoondreamConfig] = {
 """What a checkpoint of each revision is where its file says nothing: published files hardly give a dimension."""
 
 
-def read_config(raw: Mapping[str, Any]) -> MoondreamConfig:
-    """Check and type a parsed `config.json`. Raises `InvalidCheckpoint` naming every fault."""
+def read_config(raw: Mapping[str, Any], revision: str | None = None) -> MoondreamConfig:
+    """Check and type a parsed `config.json`. Raises `InvalidCheckpoint` naming every fault.
+
+    `revision`: what it is known to be from elsewhere; it counts where the file itself names none.
+    """
     sections = raw["config"] if isinstance(raw.get("config"), Mapping) else raw
-    base = _base(raw, sections)
+    base = _base(raw, sections, revision)
     faults: list[str] = []
     config = MoondreamConfig(
         text=_text(sections, base.text, faults),
@@ -232,13 +235,13 @@ def read_config(raw: Mapping[str, Any]) -> MoondreamConfig:
     return config
 
 
-def _base(raw: Mapping[str, Any], sections: Mapping[str, Any]) -> MoondreamConfig:
-    """The revision that a file says it is, or looks like."""
+def _base(raw: Mapping[str, Any], sections: Mapping[str, Any], revision: str | None) -> MoondreamConfig:
+    """The revision that a file says it is, or is known to be, or looks like."""
     kind, text = raw.get("model_type", MODEL_TYPES[0]), sections.get("text")
     if kind not in MODEL_TYPES:
         raise InvalidCheckpoint(f"model_type {kind!r} is not supported; this version runs {', '.join(MODEL_TYPES)}.")
     third = kind == MOONDREAM_3 or (isinstance(text, Mapping) and bool(text.get("moe")))
-    named = raw.get("revision") or (MOONDREAM_3 if third else REVISION)
+    named = raw.get("revision") or revision or (MOONDREAM_3 if third else REVISION)
     if named not in REVISIONS:
         raise InvalidCheckpoint(f"Revision {named!r} is not supported; this version runs {', '.join(REVISIONS)}.")
     return REVISIONS[named]

@@ -25,6 +25,9 @@ def identify(files: ModelFolder, behaves: str | None = None) -> MoondreamConfig:
     Raises `InvalidCheckpoint` if the config is wrong, or if the files could be of several revisions.
     """
     raw = read_json(files.config)
+    said = raw.get("revision")
+    if said and behaves and said != behaves:
+        raise InvalidCheckpoint(f"{files.config} says it is {said!r}, not {behaves!r}; leave the revision out.")
     if not behaves and not _says_itself(raw):
         behaves = _seen(read_headers(files.weights), files.weights[0], files.folder)
     return read_config(raw, behaves)
