@@ -36,7 +36,8 @@ class Seen:
 def remote(micro_folder):
     progress = Seen()
     with gapless.load(micro_folder, device="cpu", process=True, max_rows=4, progress=progress) as remote:
-        assert progress.seen == [("loading the weights", 0, 1)]
+        assert progress.seen[0] == ("loading the weights", 0, 1)
+        assert progress.seen[-1] == ("MB of weights", 1, 1)
         yield remote
 
 

@@ -15,8 +15,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gapless.weights.stored import FP8
+
 FLOATS = ("F32", "BF16", "F16")
-FP8 = "F8_E4M3"
 GROUP = 128
 """Weights of an int4 checkpoint that share a scale."""
 

@@ -21,6 +21,7 @@ from gapless.errors import InvalidCheckpoint
 if TYPE_CHECKING:
     from torch import Tensor
 
+FP8 = "F8_E4M3"
 PICKLED = (".pt", ".pth")
 """Endings of files that `torch.save` wrote."""
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "I8": 1, "BOOL": 1}

@@ -13,10 +13,9 @@ from typing import Any
 
 from gapless.errors import InvalidCheckpoint
 from gapless.models.moondream.config import MOONDREAM_3, REVISION, WORDED, MoondreamConfig, read_config
-from gapless.models.moondream.layouts import INTERNAL, canonical, layout_of
+from gapless.models.moondream.names import INTERNAL, canonical, layout_of
 from gapless.weights.folder import ModelFolder, read_json
-from gapless.weights.recipes import FP8
-from gapless.weights.stored import PICKLED, Header, read_headers
+from gapless.weights.stored import FP8, PICKLED, Header, read_headers
 
 
 def identify(files: ModelFolder, behaves: str | None = None) -> MoondreamConfig:
