@@ -16,6 +16,8 @@ from gapless.cli.main import main
 
 REPORT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "decode-moondream2.json"
 SLOW = {
+    "gapless pull vikhyatk/moondream2",
+    "gapless pull vikhyatk/moondream2@2025-04-14",
     "gapless serve",
     "gapless serve glint --port 8000 --api-keys-file keys.txt",
     "gapless serve --config server.yaml",

@@ -54,6 +54,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless models", "what can be loaded by name"),
         Example("gapless models --json", "the same for machines"),
     ),
+    "pull": (
+        Example("gapless pull vikhyatk/moondream2", "the latest revision that this version knows"),
+        Example("gapless pull vikhyatk/moondream2@2025-04-14", "an older one"),
+    ),
+    "inspect": (
+        Example("gapless inspect glint", "layout, revision, dimensions, memory, and what would not fit"),
+        Example("gapless inspect glint --json", "the same for machines"),
+    ),
     "demo": (
         Example("gapless demo", "ask, draw, and run the fixed mix; pictures go to demo-out/"),
         Example("gapless demo --out /tmp/look", "the pictures elsewhere"),

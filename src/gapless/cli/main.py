@@ -16,7 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from gapless import __version__
-from gapless.cli import bench, demo, models, serve, skills, trace
+from gapless.cli import bench, demo, inspect, models, pull, serve, skills, trace
 from gapless.cli.examples import epilog
 from gapless.cli.terminal import complain
 from gapless.errors import GaplessError
@@ -30,6 +30,8 @@ for _name, _command in skills.COMMANDS.items():
     app.command(_name, epilog=epilog(_name))(_command)
 app.command("serve", epilog=epilog("serve"))(serve.serve)
 app.command("models", epilog=epilog("models"))(models.models)
+app.command("pull", epilog=epilog("pull"))(pull.pull)
+app.command("inspect", epilog=epilog("inspect"))(inspect.inspect)
 app.command("demo", epilog=epilog("demo"))(demo.demo)
 app.command("trace", epilog=epilog("trace"))(trace.trace)
 app.add_typer(bench.app, name="bench", epilog=epilog("bench"))

@@ -15,12 +15,16 @@ LICENCE = "Apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model. `size`: bytes of its weights; `problem`: why it cannot be loaded, None if it can."""
+    """One model. `folder`: where it lies, None if it is not on this machine; `size`: bytes of its weights.
+
+    `terms`: what the licence means in a line; `problem`: why it cannot be loaded, None if it can.
+    """
 
     name: str
-    folder: str
+    folder: str | None
     size: int
     licence: str
+    terms: str
     skills: tuple[str, ...]
     problem: str | None
 
@@ -29,7 +33,7 @@ def models(json: ReportJsonOption = False) -> int:
     """List the models that can be loaded by name. A folder with a checkpoint can be given instead of a name."""
     from gapless.models.registry import available
 
-    rows = [_row(found.name, found.folder, found.problem) for found in available()]
+    rows = [_bundled(found.name, found.folder, found.problem) for found in available()] + _published()
     for row in rows if json else ():
         json_line(asdict(row))
     if not json:
@@ -37,29 +41,47 @@ def models(json: ReportJsonOption = False) -> int:
     return 0
 
 
-def _row(name: str, folder: Path, problem: str | None) -> Row:
+def _bundled(name: str, folder: Path, problem: str | None) -> Row:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    return Row(name, str(folder), size, LICENCE, () if problem else _skills(folder), problem)
+    terms = f"{LICENCE}, as the package"
+    return Row(name, str(folder), size, LICENCE, terms, () if problem else _skills(folder), problem)
+
+
+def _published() -> list[Row]:
+    """What the catalogue has, each revision with its place in the cache."""
+    from gapless.models.moondream.config import REVISIONS
+    from gapless.models.moondream.templates import Templates
+    from gapless.weights.catalogue import CATALOGUE
+    from gapless.weights.hub import cached
+
+    rows = []
+    for name, published in CATALOGUE.items():
+        for revision, edition in published.editions.items():
+            found = cached(name, revision)
+            full = name if revision == published.latest else f"{name}@{revision}"
+            skills = Templates.of(REVISIONS[edition.behaves]).skills()
+            folder = str(found.folder) if found else None
+            rows.append(Row(full, folder, edition.size, published.licence, published.terms, skills, None))
+    return rows
 
 
 def _skills(folder: Path) -> tuple[str, ...]:
-    """What the model's templates have."""
-    from gapless.models.moondream.config import read_config
+    from gapless.models.moondream.identify import identify
     from gapless.models.moondream.templates import Templates
-    from gapless.weights.folder import find_files, read_json
+    from gapless.weights.folder import find_files
 
-    templates = Templates.of(read_config(read_json(find_files(folder).config)))
-    having = {
-        "query": templates.query,
-        "reasoning": templates.reason,
-        "caption": templates.captions,
-        "point": templates.point,
-        "detect": templates.detect,
-        "segment": templates.segment,
-    }
-    return tuple(skill for skill, template in having.items() if template)
+    return Templates.of(identify(find_files(folder))).skills()
 
 
 def _show(rows: list[Row]) -> None:
-    cells = [(r.name, f"{r.size / 1e6:.1f} MB", r.licence, r.problem or ", ".join(r.skills), r.folder) for r in rows]
+    cells = [
+        (r.name, _size(r.size), r.licence, r.problem or ", ".join(r.skills), r.folder or "not here: gapless pull")
+        for r in rows
+    ]
     table(("name", "size", "licence", "skills", "where"), cells)
+    for terms in dict.fromkeys(r.terms for r in rows if r.licence != LICENCE):
+        print(terms)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size < 10**8 else f"{size / 1e9:.2f} GB"

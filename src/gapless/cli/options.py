@@ -51,7 +51,13 @@ class LengthChoice(StrEnum):
 
 
 ModelOption = Annotated[
-    str, typer.Option("--model", metavar="NAME|FOLDER", rich_help_panel=RUN, help="A model's name, or its folder.")
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME|FOLDER",
+        rich_help_panel=RUN,
+        help="A model's name or folder, @revision behind it if wanted.",
+    ),
 ]
 DeviceOption = Annotated[
     str,

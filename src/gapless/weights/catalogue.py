@@ -42,8 +42,8 @@ _TERMS_2 = "Apache-2.0: free for any use; https://huggingface.co/vikhyatk/moondr
 
 def _terms_3(name: str) -> str:
     return (
-        "Business Source License 1.1 with an additional use grant: the weights are not open source, and commercial use "
-        f"is allowed only as far as the grant goes; read the licence at https://huggingface.co/{name}"
+        "Business Source License 1.1 with an additional use grant: not open source, production use only as far as the "
+        f"grant allows; read the licence at https://huggingface.co/{name}"
     )
 
 
@@ -87,3 +87,13 @@ def behaviour_of(name: str, revision: str | None) -> str | None:
     published = CATALOGUE.get(name)
     edition = published.editions.get(revision or "") if published else None
     return edition.behaves if edition else None
+
+
+def terms_of(name: str, behaves: str) -> str:
+    """What the licence means in a line, by a repository's name, or by what a folder's model turns out to be."""
+    if name in CATALOGUE:
+        return CATALOGUE[name].terms
+    for repository, published in CATALOGUE.items():
+        if any(edition.behaves == behaves for edition in published.editions.values()):
+            return f"not told in the folder; that of {repository} is {published.terms}"
+    return "not told in the folder"

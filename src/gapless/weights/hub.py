@@ -66,6 +66,19 @@ def locate(name: str | Path, revision: str | None = None) -> Located:
     )
 
 
+def have(name: str) -> Located:
+    """As `locate`, but nothing is fetched. Raises `ModelNotFound` for a hub id that is not in the cache."""
+    text, asked = split_name(name)
+    if text in BUNDLED or _exists(name) or _exists(text) or not is_hub_id(text):
+        return locate(name)
+    found = cached(text, asked)
+    if found is None:
+        raise ModelNotFound(
+            f"{name!r} is not in the cache, or not whole: run `gapless pull {name}` first.", param="model"
+        )
+    return found
+
+
 def split_name(text: str, revision: str | None = None) -> tuple[str, str | None]:
     """`NAME[@revision]` in its two parts. Raises `InvalidRequest` if `revision` says otherwise, or is empty."""
     name, at, said = text.partition("@")
@@ -178,6 +191,9 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
     except RevisionNotFoundError as error:
         raise ModelNotFound(f"{name!r} has no revision {revision!r}: {_known(name)}", param="model") from error
     except LocalEntryNotFoundError as error:
+        if isinstance(error.__cause__, HfHubHTTPError):  # the hub was reached, and said something else than yes
+            reason = _reason(error.__cause__)
+            raise ModelNotFound(f"{name!r}{at} could not be downloaded: {reason}", param="model") from error
         remedy = "connect once to download it, unset HF_HUB_OFFLINE, or give a local folder."
         raise ModelNotFound(
             f"{name!r}{at} is not in the cache and the hub cannot be reached: {remedy}", param="model"

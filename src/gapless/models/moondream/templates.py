@@ -135,6 +135,18 @@ class Templates:
             defaults=habits.defaults,
         )
 
+    def skills(self) -> tuple[str, ...]:
+        """Names of what the model can be asked for."""
+        having = {
+            "query": self.query,
+            "reasoning": self.reason,
+            "caption": self.captions,
+            "point": self.point,
+            "detect": self.detect,
+            "segment": self.segment,
+        }
+        return tuple(skill for skill, template in having.items() if template)
+
     def rules(self) -> Rules:
         """The constraint rules of this model. Raises `InvalidCheckpoint` for a tokenizer without coordinate ids."""
         ids = self.ids

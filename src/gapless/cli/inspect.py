@@ -1,0 +1,78 @@
+"""`gapless inspect`: what a checkpoint is, what it takes, and what of it does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gapless.cli.models import LICENCE
+from gapless.cli.options import ReportJsonOption
+from gapless.cli.show import json_line
+from gapless.cli.terminal import complain, table
+
+if TYPE_CHECKING:
+    from gapless.models.moondream.inspecting import Inspected
+
+OURS = f"{LICENCE}, as the package"
+SPELT_OUT = 20
+"""Problems that are shown to people; the rest are counted."""
+
+FolderArgument = Annotated[
+    str, typer.Argument(metavar="FOLDER|NAME[@revision]", help="A model folder, or a name that `gapless pull` has got.")
+]
+
+
+def inspect(folder: FolderArgument, json: ReportJsonOption = False) -> int:
+    """Look at a checkpoint without loading it. Ends with 1 if loading it would be refused."""
+    from gapless.models.moondream.inspecting import inspect as look
+    from gapless.weights.hub import have
+
+    located = have(folder)
+    found = look(located)
+    shown = _facts(found, located.name)
+    if json:
+        json_line(shown)
+    else:
+        _show(shown)
+    return 1 if found.problems else 0
+
+
+def _facts(found: Inspected, name: str) -> dict[str, Any]:
+    from gapless.weights.catalogue import terms_of
+    from gapless.weights.hub import BUNDLED
+
+    config, numbers = found.config, found.facts
+    dims = {part: asdict(getattr(config, part)) for part in ("text", "vision", "region")} if config else {}
+    licence = OURS if name in BUNDLED else terms_of(name, config.revision if config else "")
+    return {
+        "folder": str(found.folder),
+        "files": [path.name for path in found.files],
+        "layout": found.layout,
+        "revision": config.revision if config else None,
+        "tensors": numbers.tensors,
+        "bytes": numbers.bytes,
+        "dtypes": dict(numbers.dtypes),
+        "parameters": numbers.parameters,
+        "memory": dict(numbers.memory),
+        "licence": licence,
+        "dimensions": dims,
+        "problems": list(found.problems),
+    }
+
+
+def _show(shown: dict[str, Any]) -> None:
+    dims, problems = shown["dimensions"], shown["problems"]
+    rows = [(key, shown[key]) for key in ("folder", "layout", "revision", "licence")]
+    rows += [("files", ", ".join(shown["files"])), ("tensors", f"{shown['tensors']}, {shown['bytes'] / 1e9:.3f} GB")]
+    rows += [("dtypes", ", ".join(f"{count} {dtype}" for dtype, count in shown["dtypes"].items()))]
+    rows += [(part, ", ".join(f"{key} {value}" for key, value in values.items())) for part, values in dims.items()]
+    if dims:
+        memory = ", ".join(f"{size / 1e9:.3f} GB in {dtype}" for dtype, size in shown["memory"].items())
+        rows += [("parameters", f"{shown['parameters']:,}"), ("weights take", memory)]
+    table(("", ""), rows)
+    for problem in problems[:SPELT_OUT]:
+        complain(problem)
+    if len(problems) > SPELT_OUT:
+        complain(f"and {len(problems) - SPELT_OUT} more problems")

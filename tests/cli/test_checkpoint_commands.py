@@ -1,0 +1,116 @@
+"""`models`, `inspect` and `pull` on the command line: data on standard output, problems in lines of their own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tests.fakes.micro import write_micro
+from tests.weights.layout_writers import THIRD, config_of, fp8, plain, write
+
+from gapless.cli.main import main
+
+
+@pytest.fixture
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAPLESS_CACHE", str(tmp_path / "empty"))
+
+
+@pytest.mark.usefixtures("no_cache", "bundled")
+def test_models_lists_names_sizes_licences_and_what_they_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    for name, size, licence in (
+        ("vikhyatk/moondream2", "3.85 GB", "Apache-2.0"),
+        ("vikhyatk/moondream2@2025-01-09", "3.85 GB", "Apache-2.0"),
+        ("moondream/moondream3-preview", "18.54 GB", "BSL 1.1"),
+        ("moondream/moondream3.1-9B-A2B", "10.51 GB", "BSL 1.1"),
+    ):
+        assert size in lines[name] and licence in lines[name] and "not here: gapless pull" in lines[name]
+    assert "reasoning" in lines["vikhyatk/moondream2"]
+    assert "reasoning" not in lines["vikhyatk/moondream2@2025-01-09"]
+    assert "segment" in lines["moondream/moondream3-preview"]
+    assert out.count("Business Source License 1.1") == 2
+    assert "read the licence at https://huggingface.co/moondream/moondream3-preview" in out
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_of_a_whole_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_micro(tmp_path / "micro")
+    assert main(["inspect", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    tensors = load_file(folder / "model.safetensors")
+    count = sum(tensor.numel() for tensor in tensors.values())
+    assert (found["layout"], found["revision"]) == ("hugging face", "2025-06-21")
+    assert (found["tensors"], found["parameters"], found["bytes"]) == (len(tensors), count, 4 * count)
+    assert found["memory"] == {"float32": 4 * count, "bfloat16": 2 * count, "float16": 2 * count}
+    assert (found["dtypes"], found["problems"]) == ({"F32": len(tensors)}, [])
+    assert found["dimensions"]["text"]["dim"] == 64
+    assert main(["inspect", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert "hugging face" in out and "weights take" in out and err == ""
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_of_fp8_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = plain(THIRD)
+    folder = write(tmp_path / "third", fp8(tensors)[0], config_of(THIRD))
+    assert main(["inspect", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["layout"], found["dtypes"]["F8_E4M3"]) == ("internal", 4)
+    assert found["parameters"] == sum(tensor.numel() for tensor in tensors.values())
+    assert "BSL" not in found["licence"] and "Business Source" in found["licence"]
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_tells_all_that_loading_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_micro(tmp_path / "micro")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.text.wte"]
+    tensors["model.extra"] = tensors["model.text.post_ln.bias"].clone()
+    tensors["model.text.post_ln.bias"] = tensors["model.text.post_ln.bias"][:5].clone()
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "tokenizer.json").unlink()
+    assert main(["inspect", str(folder), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"] == [
+        "missing tokenizer.json",
+        "missing text.wte [128, 64]",
+        "unexpected model.extra",
+        "model.text.post_ln.bias has shape [5], expected [64]",
+    ]
+    assert main(["inspect", str(folder)]) == 1
+    assert capsys.readouterr().err.count("\n") == 4
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [("config.json", "lacks config.json"), ("model.safetensors", "lacks model.safetensors"), ("", "not a complete")],
+)
+def test_inspect_of_what_cannot_be_read(
+    spoil: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_micro(tmp_path / "micro")
+    if spoil:
+        (folder / spoil).unlink()
+    else:
+        (folder / "model.safetensors").write_bytes(b"half a fil")
+    assert main(["inspect", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert words in err and err.count("\n") == 1 and out == ""
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["inspect", "nowhere"], "neither a bundled model nor a folder"),
+        (["inspect", "owner/name@v1"], "run `gapless pull owner/name@v1` first"),
+        (["pull", "owner"], "is no hub id"),
+        (["pull", "owner/name@"], "names no revision behind its @"),
+    ],
+)
+def test_what_is_no_checkpoint(line: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line) == 1
+    assert words in capsys.readouterr().err
