@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from tests.gpu.drive import BENCHES, benchmark, sections
 
 from gapless.bench.command import Benchmark
 from gapless.bench.cuda_rig import CudaRig
+from gapless.bench.decode import Decode
+from gapless.bench.query import Query
 from gapless.bench.rig import Rig
+from gapless.errors import InvalidRequest
 from gapless.models.registry import Loaded, load_model
 
 NAMES = ("decode", "prefill", "vision", "query")
@@ -78,3 +82,18 @@ def test_from_the_command_line_to_the_files(
     assert Image.open(tmp_path / f"{name}-moondream2.png").height == 640
     if name == "decode":
         assert all(row["predicted_gain"] is not None for row in report["rows"]) and len(report["rows"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "told"),
+    [
+        (Decode("glint", "cpu", depths=(1, 65)), "depth must be from 1 to 64; got 65"),
+        (Decode("glint", "cpu", streams=(1, 0)), "streams must be from 1 to 1024; got 0"),
+        (Decode("glint", "cpu", host_rows=(2000,)), "streams must be from 1 to 1024; got 2000"),
+        (Query("glint", "cpu", concurrency=(1025,)), "concurrency must be from 1 to 1024; got 1025"),
+        (Query("glint", "cpu", depths=(0,)), "depth must be from 1 to 64; got 0"),
+    ],
+)
+def test_more_than_an_engine_takes_is_refused_before_anything_is_loaded(benchmark: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(told)):
+        benchmark.run(lambda report: None)

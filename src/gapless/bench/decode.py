@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.bench.command import Report, Save, finish, numbers, parser_of
 from gapless.bench.hostpart import ROWS, measure_null
-from gapless.bench.load import load, where
+from gapless.bench.load import check_sizes, load, where
 from gapless.bench.text import table
 
 if TYPE_CHECKING:
@@ -55,9 +55,11 @@ class Decode:
         return {"rows": COLUMNS, "host": HOST_COLUMNS[:-1]}
 
     def run(self, save: Save, progress: Progress | None = None) -> Report:
-        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or more rows than an engine takes,
+        and what loading a model raises."""
         from gapless.bench.decode_run import Bench, Options
 
+        check_sizes(self.depths, (*(self.streams or ()), *(self.host_rows or ())), "streams")
         device = where(self.device)
         kind = device.partition(":")[0]
         streams = self.streams or STREAMS[kind]

@@ -103,8 +103,7 @@ class Bench:
         gc.collect()
         gc.freeze()
         for turn in range(options.waves):
-            self._turn(turn)
-            save(self.report())
+            self._turn(turn, save)
         for rows in options.host_rows:
             sections.run(f"host part of {rows} rows", self._host, rows)
         if self.rig.inside is not None:
@@ -124,7 +123,7 @@ class Bench:
         for rows in options.host_rows:
             sections.run(f"device calls of {rows} rows", self._api_calls, inside, rows)
 
-    def _turn(self, turn: int) -> None:
+    def _turn(self, turn: int, save: Save) -> None:
         """One wave of every row. The depths of a row are measured together or, from the second turn on, not at all."""
         for streams, sampler in product(self.options.streams, self.options.samplers):
             keys = [(sampler, streams, depth) for depth in self.options.depths]
@@ -135,6 +134,7 @@ class Bench:
                     self.sections.run(name, self._wave, *key)
                 else:
                     self.sections.leave_out(name)
+            save(self.report())
 
     def _cost(self, key: Key) -> float:
         """Seconds of a row's first wave."""

@@ -5,7 +5,10 @@ In: a name, or None for the usual one, and a device's name. Out: a loaded model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from gapless.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from gapless.models.registry import Loaded
@@ -28,3 +31,14 @@ def load(model: str | None, device: str) -> Loaded:
 
     name = model or (BUNDLED if device == "cpu" else RANDOM)
     return random_model("moondream-2", device) if name == RANDOM else load_model(name, device)
+
+
+def check_sizes(depths: Sequence[int], rows: Sequence[int], param: str) -> None:
+    """Refuse depths and numbers of rows that no engine takes, before anything is loaded. `param`: what the rows are
+    called. Raises `InvalidRequest`."""
+    from gapless.api.load import LARGEST
+
+    for name, values, largest in (("depth", depths, LARGEST["depth"]), (param, rows, LARGEST["max_rows"])):
+        for value in values:
+            if not 1 <= value <= largest:
+                raise InvalidRequest(f"{name} must be from 1 to {largest}; got {value}", param=name)

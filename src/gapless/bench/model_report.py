@@ -173,9 +173,8 @@ def imagined_rows(what: WhatIf, depths: Sequence[int] = (), streams: Sequence[in
 def _wanted(points: dict[int, Point], streams: Sequence[int]) -> dict[int, Point]:
     if not points:
         raise InvalidRequest(
-            "no row of depth 1 has its graphs' times (forward_ms, sampling_ms), its period, the host's parts and a "
-            "length of answers. A CPU has no graphs to time; on a GPU measure again, or give --tokens if only the "
-            "length is missing",
+            "no row of depth 1 has the device's time (device_ms, or forward_ms and sampling_ms), its period, the "
+            "host's parts and a length of answers; measure depth 1 too, or give --tokens if only the length is missing",
             param="rows",
         )
     missing = [count for count in streams if count not in points]

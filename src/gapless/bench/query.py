@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
-from gapless.bench.load import load, where
+from gapless.bench.load import check_sizes, load, where
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -67,10 +67,12 @@ class Query:
         return {"rows": COLUMNS}
 
     def run(self, save: Save, progress: Progress | None = None) -> Report:
-        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or more callers than an engine takes,
+        and what loading a model raises."""
         from gapless.bench.query_run import Options, QueryBench
         from gapless.bench.vlm_rig import VlmRig
 
+        check_sizes(self.depths, self.concurrency or (), "concurrency")
         device = where(self.device)
         kind = device.partition(":")[0]
         concurrency = self.concurrency or CONCURRENCY[kind]
