@@ -129,7 +129,7 @@ class Scaled:
         weight, scale = read(self.name), read(self.scale).to(device=device, dtype=torch.float32)
         made = torch.empty(self.shape, dtype=dtype, device=device)
         for expert in range(self.shape[0]):
-            made[expert] = weight[expert].to(device).float() * scale[expert, :, None]
+            made[expert] = weight[expert].to(device).float().mul_(scale[expert, :, None])
         return made
 
 
