@@ -1,6 +1,6 @@
 """The published ids of every prompt: skill x revision x reasoning x spatial references, written out by hand.
 
-Users' words go through the golden models' tokenizer, so only the templates' ids are at stake; the real ones are not here.
+Users' words go through the golden models' tokenizer: only the templates' ids are at stake, the real ones are not here.
 """
 
 from dataclasses import replace
