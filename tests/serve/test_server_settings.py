@@ -75,7 +75,7 @@ def test_settings_of_the_door():
 def test_all_settings_of_the_model_reach_it(micro_folder):
     class Seen:
         def show(self, doing, done, total):
-            raise AssertionError("a CPU captures nothing")
+            assert doing == "MB of weights", "a CPU captures nothing"
 
     given = {"model": str(micro_folder), "device": "cpu", "max_rows": 3, "pages": 40, "depth": 1, "page_size": 8}
     given["process"] = False
