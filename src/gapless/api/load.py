@@ -104,6 +104,8 @@ def open_model(
 
 
 def _check(opening: Opening) -> None:
+    if opening.dtype not in get_args(DType):
+        raise InvalidRequest(f"dtype {shown(opening.dtype)} is unknown; use {', '.join(get_args(DType))}", param="dtype")
     if opening.constraints not in get_args(Constraints):
         raise InvalidRequest(
             f'constraints must be "device" or "host", not {shown(opening.constraints)}', param="constraints"
@@ -136,7 +138,7 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
     from gapless.api.remote import RemoteRunner
     from gapless.api.spawn import EngineProcess
 
-    for name, word in (("device", opening.device), ("dtype", opening.dtype), ("revision", opening.revision)):
+    for name, word in (("device", opening.device), ("revision", opening.revision)):
         if not isinstance(word, str) and (name, word) != ("revision", None):
             raise InvalidRequest(f"{name} must be a string, not {shown(word)}", param=name)
     located = locate(opening.model, opening.revision)
