@@ -105,7 +105,8 @@ def open_model(
 
 def _check(opening: Opening) -> None:
     if opening.dtype not in get_args(DType):
-        raise InvalidRequest(f"dtype {shown(opening.dtype)} is unknown; use {', '.join(get_args(DType))}", param="dtype")
+        known = ", ".join(get_args(DType))
+        raise InvalidRequest(f"dtype {shown(opening.dtype)} is unknown; use {known}", param="dtype")
     if opening.constraints not in get_args(Constraints):
         raise InvalidRequest(
             f'constraints must be "device" or "host", not {shown(opening.constraints)}', param="constraints"
