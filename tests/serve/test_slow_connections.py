@@ -1,4 +1,4 @@
-"""Clients that do not finish their headers, or send too many: they are let go, and nobody else notices."""
+"""Clients that do not finish what they send, or take what they are sent: they are let go, and nobody else notices."""
 
 import asyncio
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ class Wire:
     """What the protocol writes to."""
 
     def __init__(self):
-        self.sent, self.closed = b"", False
+        self.sent, self.closed, self.broken, self.waits = b"", False, False, 0
 
     def get_extra_info(self, name):
         return None
@@ -55,6 +55,12 @@ class Wire:
 
     def close(self):
         self.closed = True
+
+    def abort(self):
+        self.broken = True
+
+    def get_write_buffer_size(self):
+        return self.waits
 
     def pause_reading(self):
         pass
@@ -69,7 +75,7 @@ async def app(scope, receive, send):
 
 @pytest.fixture
 def met():
-    config = uvicorn.Config(app, http=connection_type(7.0), log_config=None, ws="none", lifespan="off")
+    config = uvicorn.Config(app, http=connection_type(7.0, 3.0), log_config=None, ws="none", lifespan="off")
     config.load()
     loop, wire = HandLoop(), Wire()
     made = config.http_protocol_class(config=config, server_state=ServerState(), app_state={}, _loop=loop)
@@ -124,8 +130,82 @@ def test_headers_without_end_are_cut_off(met):
     assert wire.sent.startswith(b"HTTP/1.1 431 ") and not loop.due()
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"0\r\n", b"0\r\nX-A: b", b"2;a="], ids=["trailers", "a trailer", "a size"])
+def test_what_stands_around_a_body_is_cut_off_too(met, begun):
+    made, _, wire = met
+    made.data_received(CHUNKED)
+    made.data_received(begun)
+    line = b"a" * 1000 if begun != b"0\r\n" else b"X-A: " + b"a" * 993 + b"\r\n"
+    sent = 0
+    while not wire.closed:
+        made.data_received(line)
+        sent += 1000
+        assert sent <= MOST_HEADERS + 1000
+    assert sent >= MOST_HEADERS - 1000 and wire.sent == b"", "its answer may have begun"
+
+
+def test_a_long_body_is_no_headers_and_its_trailers_are_dropped(met):
+    made, _, wire = met
+    made.data_received(CHUNKED)
+    for _ in range(100):
+        made.data_received(b"3e8\r\n" + b"a" * 1000 + b"\r\n")
+    made.data_received(b"0\r\nX-Moondream-Auth: late\r\n\r\n")
+    assert not wire.closed and not made.cycle.more_body
+    assert [name for name, _ in made.cycle.scope["headers"]] == [b"host", b"transfer-encoding"]
+
+
+def test_one_that_takes_nothing_is_broken_off(met):
+    made, loop, wire = met
+    made.data_received(WHOLE)
+    wire.waits = 70_000
+    made.pause_writing()
+    (timer,) = loop.due()
+    assert timer.seconds == 3.0
+    wire.waits = 69_999  # slow, but alive
+    timer.live = False
+    timer.run()
+    (timer,) = loop.due()
+    assert not wire.broken
+    timer.run()
+    assert wire.broken
+
+
+def test_one_that_takes_all_is_not_looked_at_any_more(met):
+    made, loop, _ = met
+    made.data_received(WHOLE)
+    made.pause_writing()
+    made.resume_writing()
+    assert not loop.due()
+
+
+def test_a_closed_connection_does_not_wait_for_ever_for_its_last_bytes(met):
+    made, loop, wire = met
+    made.data_received(WHOLE)
+    made.cycle.response_complete = True
+    wire.waits = 10
+    wire.close()
+    made.on_response_complete()
+    made.resume_writing()
+    loop.due()[0].run()
+    assert wire.broken
+
+
+def test_an_idle_one_that_never_took_its_answer_is_broken_off(met):
+    made, loop, wire = met
+    made.data_received(WHOLE)
+    wire.waits = 10
+    made.timeout_keep_alive_handler()
+    loop.due()[0].run()
+    assert wire.closed and wire.broken
+
+
 def test_a_connection_that_is_lost_waits_for_nothing(met):
     made, loop, _ = met
+    made.pause_writing()
+    assert len(loop.due()) == 2
     made.connection_lost(None)
     assert not loop.due()
 

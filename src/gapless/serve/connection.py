@@ -1,8 +1,10 @@
-"""A client's connection, whose requests must begin within a time and a size.
+"""A client's connection, whose requests must begin within a time and a size, and whose answers must be taken.
 
-In: bytes. Out: requests for the application, as uvicorn makes them. Invariant: a connection that has sent nothing, or
-the beginning of a request but not all of its headers, is closed after `header_timeout` seconds or `MOST_HEADERS` bytes.
-The rest of a request has limits of its own (`serve.limits`), and idle connections between requests uvicorn's.
+In: bytes. Out: requests for the application, as uvicorn makes them. Invariants: a connection that has sent nothing, or
+the beginning of a request but not all of its headers, is closed after `header_timeout` seconds or `MOST_HEADERS` bytes;
+so is one that sends so many bytes around its body without any of it (trailers, which are dropped, and what stands
+beside the size of a chunk); one that takes no byte of what waits for it within `send_timeout` seconds is broken off.
+A body has limits of its own (`serve.limits`), and idle connections between requests uvicorn's.
 """
 
 from __future__ import annotations
@@ -19,12 +21,18 @@ MOST_HEADERS = 2**16
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with an eye on slow beginnings."""
+    """uvicorn's, with an eye on slow beginnings and on answers that nobody takes."""
 
     header_timeout = 10.0
+    send_timeout = 30.0
     _patience: asyncio.TimerHandle | None = None
     """Runs while the headers of a request are waited for."""
     _head = 0
+    """Bytes since the request, or the last part of its body, began."""
+    _behind_headers = _body_came = False
+    _look: asyncio.TimerHandle | None = None
+    """Runs while bytes wait for a client that does not take them; so many waited when it began."""
+    _untaken = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The first request is waited for."""
@@ -34,12 +42,16 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._wait_no_more()
+        self._look_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
+        self._body_came = False
         super().data_received(data)
-        if self._patience is not None:
+        if self._body_came:
+            self._head = 0
+        elif self._patience is not None or self._behind_headers:
             self._head += len(data)
             if self._head > MOST_HEADERS:
                 self._refuse(b"431 Request Header Fields Too Large")
@@ -55,14 +67,52 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first bytes of a request are there."""
         super().on_message_begin()
-        self._head = 0
+        self._head, self._behind_headers = 0, False
         if self._patience is None:
             self._wait()
 
     def on_headers_complete(self) -> None:
         """So are its headers."""
         self._wait_no_more()
+        self._head, self._behind_headers = 0, True
         super().on_headers_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; one behind the body is dropped."""
+        if not self._behind_headers:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._body_came = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._behind_headers = False
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """More waits for the client than it takes."""
+        super().pause_writing()
+        self._look_later()
+
+    def resume_writing(self) -> None:
+        """It has taken most of that."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._look_no_more()
+
+    def on_response_complete(self) -> None:
+        """An answer is on its way, with the last of it perhaps still here; a closed connection waits for that."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._look_later()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No other request has come."""
+        super().timeout_keep_alive_handler()
+        self._look_later()
 
     def _wait(self) -> None:
         self._patience = self.loop.call_later(self.header_timeout, self._refuse, b"408 Request Timeout")
@@ -72,6 +122,24 @@ class Connection(HttpToolsProtocol):
             self._patience.cancel()
             self._patience = None
 
+    def _look_later(self) -> None:
+        if self._look is None:
+            self._untaken = self.transport.get_write_buffer_size()
+            self._look = self.loop.call_later(self.send_timeout, self._break_off_if_stuck)
+
+    def _look_no_more(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _break_off_if_stuck(self) -> None:
+        """Nothing is written meanwhile, so what waits is less if the client has taken any of it."""
+        self._look, left = None, self.transport.get_write_buffer_size()
+        if left and left >= self._untaken:
+            self.transport.abort()  # to close would be to wait for the client
+        elif left:
+            self._look_later()
+
     def _refuse(self, status: bytes) -> None:
         self._wait_no_more()
         if not self.transport.is_closing():
@@ -80,6 +148,6 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def connection_type(header_timeout: float) -> type[Connection]:
-    """Connections that give their clients so many seconds for a request's headers."""
-    return type("PatientConnection", (Connection,), {"header_timeout": header_timeout})
+def connection_type(header_timeout: float, send_timeout: float = 30.0) -> type[Connection]:
+    """Connections that give their clients so many seconds for a request's headers, and to take any of an answer."""
+    return type("PatientConnection", (Connection,), {"header_timeout": header_timeout, "send_timeout": send_timeout})

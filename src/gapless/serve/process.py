@@ -53,7 +53,7 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     config = uvicorn.Config(
         make_app(engine, gate, settings.request_limits(), keys, settings.rate(), settings.threads_for_pictures()),
         loop="uvloop",
-        http=connection_type(settings.header_timeout),
+        http=connection_type(settings.header_timeout, settings.send_timeout),
         ws="none",
         lifespan="on",
         log_config=None,
