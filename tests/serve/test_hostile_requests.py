@@ -11,6 +11,9 @@ from tests.api.asking import idle
 from tests.api.test_hostile_input import bomb
 from tests.serve.conftest import SMALL, encoded, png, url
 
+from gapless.errors import InvalidRequest
+from gapless.serve.limits import MOST_COMMAS, parse
+
 PNG = png(2)
 JPEG = encoded(Image.fromarray(np.random.default_rng(3).integers(0, 256, (60, 80, 3), dtype=np.uint8)), "JPEG")
 ORDINARY = {"image_url": url(PNG), "question": "What is here?", "settings": {"temperature": 1.5, "seed": 1} | SMALL}
@@ -178,3 +181,12 @@ def test_other_types_than_json(site):
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         said = site.ask("POST", "/v1/query", content=json.dumps({"question": "a"}), headers={"content-type": kind})
         refused(said, "application/json", status=415)
+
+
+@pytest.mark.parametrize("value", [b"[]", b"1", b'{"a":1}', b'"a"'])
+def test_a_body_of_very_many_values_is_refused_unread(value, monkeypatch):
+    parse(b"[" + b",".join([value] * 100) + b"]")
+    body = b"[" + b",".join([value] * (MOST_COMMAS + 2)) + b"]"
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(InvalidRequest, match="more than 50000 commas"):
+        parse(body)

@@ -36,6 +36,9 @@ Answer = TypeVar("Answer")
 
 SMALL = 2**14
 """Bytes of a body that are parsed on the spot; larger ones go where pictures are decoded."""
+MOST_COMMAS = 50_000
+"""In a body: far more than any context has room for. Millions of small values would take the interpreter seconds in
+which it does nothing else, and many times the body's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,9 @@ def _too_large(most: int) -> BodyTooLarge:
 
 
 def parse(data: bytes) -> Any:
-    """JSON as its standard has it: no NaN, no infinity. Raises `InvalidRequest`."""
+    """JSON as its standard has it: no NaN, no infinity, nor more than `MOST_COMMAS`. Raises `InvalidRequest`."""
+    if data.count(b",") > MOST_COMMAS:
+        raise InvalidRequest(f"the body has more than {MOST_COMMAS} commas; no model has room for so much")
     try:
         return json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
