@@ -89,6 +89,12 @@ def test_messages_of_one_role_in_a_row_are_one(md3):
     assert [(t.text, t.answer, len(t.pictures)) for t in said.turns] == [("a\nb", "c\nd", 1), ("e", None, 0)]
 
 
+def test_very_many_messages_in_a_row_take_no_longer_than_their_number():
+    said = read_messages([user("a")] * 50_000 + [assistant("b")] * 2 + [user("c")])
+    assert said.turns[0].text == "\n".join(["a"] * 50_000) and said.turns[0].where == "messages[49999]"
+    assert said.turns[0].answer == "b\nb" and said.turns[1].text == "c"
+
+
 def test_s_tok_01_no_text_of_a_conversation_becomes_a_special_id(md2):
     """S-TOK-01: in a system message, a question, an answer."""
     special = [f"<|md_reserved_{n}|>" for n in range(20)] + ["<|endoftext|>"]

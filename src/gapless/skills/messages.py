@@ -59,14 +59,20 @@ class Conversation:
         return replace(self, turns=tuple(turns))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Said:
     """One message, or several of one role in a row: they are one, with a line break between."""
 
     role: str
-    texts: tuple[str, ...]
-    pictures: tuple[PicturePart, ...]
+    texts: list[str]
+    pictures: list[PicturePart]
     where: str
+
+    def go_on(self, more: _Said) -> None:
+        """Take in the next one. In place: a conversation may be of very many messages in a row."""
+        self.texts += more.texts
+        self.pictures += more.pictures
+        self.where = more.where
 
     @property
     def text(self) -> str:
@@ -85,11 +91,11 @@ def read_messages(messages: object, *, wordless: bool = False) -> Conversation:
     for number, message in enumerate(messages):
         one = _read(message, f"messages[{number}]")
         if said and said[-1].role == one.role:
-            last = said.pop()
-            one = _Said(one.role, last.texts + one.texts, last.pictures + one.pictures, one.where)
+            said[-1].go_on(one)
         elif said and one.role == "system":
             raise InvalidRequest(f"{one.where} is a system message behind others; put it first", param=one.where)
-        said.append(one)
+        else:
+            said.append(one)
     system = said.pop(0).text.strip() if said[0].role == "system" else ""
     return Conversation(system, _turns(said, wordless))
 
@@ -108,7 +114,7 @@ def _turns(said: list[_Said], wordless: bool) -> tuple[Turn, ...]:
         if not text and not (wordless and user is said[-1]):
             raise InvalidRequest(f"{user.where}.content has no text; say what you want to know", param=user.where)
         answer = said[number + 1].text if number + 1 < len(said) else None
-        turns.append(Turn(text, user.pictures, user.where, answer))
+        turns.append(Turn(text, tuple(user.pictures), user.where, answer))
     return tuple(turns)
 
 
@@ -129,7 +135,7 @@ def _read(message: object, where: str) -> _Said:
 def _content(content: object, role: str, where: str) -> _Said:
     here = f"{where}.content"
     if isinstance(content, str):
-        return _Said(role, (content,), (), where)
+        return _Said(role, [content], [], where)
     if not isinstance(content, list | tuple) or not content:
         raise _wrong(here, content, "must be a text, or a list of parts that is not empty")
     texts: list[str] = []
@@ -142,7 +148,7 @@ def _content(content: object, role: str, where: str) -> _Said:
             pictures.append(read)
         else:
             raise InvalidRequest(f"{read.where}: only a user shows pictures, not {role}", param=read.where)
-    return _Said(role, tuple(texts), tuple(pictures), where)
+    return _Said(role, texts, pictures, where)
 
 
 def _part(part: object, where: str) -> str | PicturePart:
