@@ -80,6 +80,16 @@ def test_several_pictures_go_in_together_or_not_at_all(arena, view):
     assert arena.held == 0 and arena.place_all([large]) is not None
 
 
+def test_nothing_is_copied_until_there_is_room_for_all(arena, monkeypatch):
+    copied = []
+    monkeypatch.setattr(arena, "_copy", lambda picture, offset: copied.append(offset))
+    first = arena.place(picture(1, 20))
+    assert arena.place_all([picture(2, 20), picture(3, 20), picture(4, 20), picture(5, 20)]) is None
+    assert copied == [first.offset] and arena.held == 1
+    assert len(arena.place_all([picture(2, 20), picture(1, 20), picture(2, 20)])) == 3
+    assert len(copied) == 2, "those that lie there are not copied again"
+
+
 def test_crops_are_read_only_there(arena, view):
     shown = view.picture(arena.place(picture(1)))
     with pytest.raises(ValueError, match="read-only"):

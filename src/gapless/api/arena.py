@@ -60,33 +60,28 @@ class Arena:
     def place(self, picture: Picture) -> Region | None:
         """Put a picture in, with one holder more; None if there is no room now. Raises `ValueError` if there never is
         any."""
-        size = _room(picture)
-        if size > self.capacity:
-            raise ValueError(f"a picture of {size} bytes in an arena of {self.capacity}")
-        offset = self._places.get(picture.digest)
-        if offset is None:
-            offset = self._gap(size)
-            if offset is None:
-                return None
-            self._copy(picture, offset)
-            self._leases[offset] = _Lease(picture.digest, size, 0)
-            self._places[picture.digest] = offset
-        self._leases[offset].holders += 1
-        n, height, width, channels = picture.crops.shape
-        shape = (n, height, width, channels)
-        return Region(offset, shape, picture.digest, picture.tiling, picture.width, picture.height)
+        placed = self.place_all((picture,))
+        return None if placed is None else placed[0]
 
     def place_all(self, pictures: Sequence[Picture]) -> tuple[Region, ...] | None:
-        """Put pictures in, each with one holder more; None, and nothing is held, if there is no room for all now."""
-        regions: list[Region] = []
+        """Put pictures in, each with one holder more; None, and nothing is held nor copied (it is tried again at every
+        report of the engine), if there is no room for all now."""
+        offsets: list[int] = []
+        fresh: dict[int, Picture] = {}
         for picture in pictures:
-            region = self.place(picture)
-            if region is None:
-                for placed in regions:
-                    self.free(placed.offset)
-                return None
-            regions.append(region)
-        return tuple(regions)
+            offset = self._places.get(picture.digest)
+            if offset is None:
+                offset = self._reserve(picture)
+                if offset is None:
+                    for placed in offsets:
+                        self.free(placed)
+                    return None
+                fresh[offset] = picture
+            self._leases[offset].holders += 1
+            offsets.append(offset)
+        for offset, picture in fresh.items():
+            self._copy(picture, offset)
+        return tuple(_region(picture, offset) for picture, offset in zip(pictures, offsets, strict=True))
 
     def free(self, offset: int) -> None:
         """One holder of the region there is gone."""
@@ -99,6 +94,16 @@ class Arena:
         """Let go of the memory; the other process still has its own hold."""
         self._bytes.close()
         os.close(self.fd)
+
+    def _reserve(self, picture: Picture) -> int | None:
+        size = _room(picture)
+        if size > self.capacity:
+            raise ValueError(f"a picture of {size} bytes in an arena of {self.capacity}")
+        offset = self._gap(size)
+        if offset is not None:
+            self._leases[offset] = _Lease(picture.digest, size, 0)
+            self._places[picture.digest] = offset
+        return offset
 
     def _gap(self, size: int) -> int | None:
         """The lowest place with so much room: memory that was used before is used again first."""
@@ -156,6 +161,11 @@ class ArenaView:
 def room_for(pictures: Sequence[Picture]) -> int:
     """Bytes that pictures take in an arena which holds no other; those of one digest lie there once."""
     return sum({picture.digest: _room(picture) for picture in pictures}.values())
+
+
+def _region(picture: Picture, offset: int) -> Region:
+    n, height, width, channels = picture.crops.shape
+    return Region(offset, (n, height, width, channels), picture.digest, picture.tiling, picture.width, picture.height)
 
 
 def _room(picture: Picture) -> int:
