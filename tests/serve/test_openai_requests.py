@@ -353,7 +353,7 @@ SPOILING = st.none() | st.sampled_from(list(SPOILT)).flatmap(lambda name: SPOILT
 BODIES = st.builds(lambda body, spoiling: body | (spoiling or {}), SOUND_BODIES, SPOILING)
 
 
-@settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=BODIES | JSON)
 def test_no_body_is_a_failure_of_the_server(site, body):
     said = site.raw(CHAT, json.dumps(body).encode())

@@ -100,6 +100,7 @@ def test_an_engine_process_answers_and_its_death_ends_the_server(endless_folder,
         server.process.stdout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="asks Linux for a disk that is full")
 def test_a_full_disk_where_the_log_goes_breaks_nothing(micro_folder):
     with socket.socket() as free:
