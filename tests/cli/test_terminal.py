@@ -54,3 +54,10 @@ def test_a_table_that_fits_is_framed(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = narrowed(monkeypatch)
     table(("a", "b"), [(1, 2)], title="two")
     assert any("│ 1 │ 2 │" in said for said in plain(narrow))
+
+
+def test_in_a_pipe_no_line_ends_with_blanks(capsys):
+    table(("name", "meaning"), [("a", "one"), ("b", "a longer one")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["a     one", "b     a longer one"]
+    assert [line for line in lines if line != line.rstrip()] == []

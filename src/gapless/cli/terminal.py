@@ -47,7 +47,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
             terminal.print(grid)
             return
     grid = _grid(columns, rows, title, framed=False)
-    Console(width=PLAIN_WIDTH, highlight=False).print(grid, crop=False)
+    plain = Console(width=PLAIN_WIDTH, highlight=False)
+    with plain.capture() as printed:
+        plain.print(grid, crop=False)
+    print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, *, framed: bool) -> Table:
