@@ -30,15 +30,16 @@ def test_a_model_that_cannot_be_loaded(
 
 def test_models_are_listed(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
-    head, row = (line.rstrip() for line in capsys.readouterr().out.splitlines())
+    head, row, *published = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "size", "licence", "skills", "where"]
     assert row.startswith("glint") and "Apache-2.0" in row and "segment" in row and row.endswith(str(bundled))
+    assert any(line.startswith("moondream/moondream3-preview ") and "BSL 1.1" in line for line in published)
 
 
 def test_an_incomplete_model_says_what_it_lacks(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (bundled / "model.safetensors").unlink()
     assert main(["models", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
     assert row["skills"] == [] and row["size"] == 0 and row["problem"]
 
 

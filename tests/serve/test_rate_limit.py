@@ -71,6 +71,15 @@ def test_whoever_waits_as_long_as_is_said_is_taken(clock, rate, waits):
     limit.take("a")
 
 
+def test_what_a_bucket_holds_already_is_not_waited_for(clock):
+    limit = RateLimit(0.1, 1, clock)
+    limit.take("a")
+    clock.time += 9
+    with pytest.raises(RateLimited) as told:
+        limit.take("a")
+    assert told.value.headers["Retry-After"] == "1"
+
+
 def limited(vlm, clock, keys):
     site = Site(vlm, keys=keys)
     site.app = make_app(site.engine, site.gate, LIMITS, keys, RateLimit(0.25, 2, clock))
