@@ -3,7 +3,8 @@
 #   docker build -t gapless .
 #   docker run --gpus all -p 2020:2020 -v /path/to/model:/model:ro --stop-timeout 75 gapless /model
 #
-# Without a model's folder it serves glint, the bundled one. Settings are variables (-e GAPLESS_MAX_ROWS=64) or flags behind
+# Without a model's folder it serves the one that GAPLESS_MODEL or a settings file names, or else glint, the bundled one. The
+# port is set with GAPLESS_PORT, which the health check reads too. Settings are variables (-e GAPLESS_MAX_ROWS=64) or flags behind
 # the model; keys are best a mounted file (-e GAPLESS_API_KEYS_FILE=/run/secrets/keys). Nothing is written but /tmp.
 #
 # The wheel of torch on PyPI brings CUDA's libraries along; the host needs NVIDIA's driver and container toolkit, and
@@ -30,10 +31,9 @@ FROM python:3.12-slim
 COPY --from=build /opt/gapless /opt/gapless
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin gapless
 USER 10001
-ENV PATH=/opt/gapless/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp GAPLESS_HOST=0.0.0.0
+ENV PATH=/opt/gapless/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp GAPLESS_HOST=0.0.0.0 GAPLESS_PORT=2020
 EXPOSE 2020
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10m --retries=3 \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:2020/health', timeout=2)"]
+  CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"GAPLESS_PORT\"]}/health', timeout=2)"]
 ENTRYPOINT ["gapless", "serve"]
-CMD ["glint"]

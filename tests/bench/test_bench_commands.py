@@ -87,11 +87,11 @@ def test_from_the_command_line_to_the_files(
 @pytest.mark.parametrize(
     ("benchmark", "told"),
     [
-        (Decode("glint", "cpu", depths=(1, 65)), "depth must be from 1 to 64; got 65"),
-        (Decode("glint", "cpu", streams=(1, 0)), "streams must be from 1 to 1024; got 0"),
-        (Decode("glint", "cpu", host_rows=(2000,)), "streams must be from 1 to 1024; got 2000"),
-        (Query("glint", "cpu", concurrency=(1025,)), "concurrency must be from 1 to 1024; got 1025"),
-        (Query("glint", "cpu", depths=(0,)), "depth must be from 1 to 64; got 0"),
+        (Decode("glint", "cpu", depths=(1, 65)), "depth must be a whole number from 1 to 64; got 65"),
+        (Decode("glint", "cpu", streams=(1, 0)), "streams must be a whole number from 1 to 1024; got 0"),
+        (Decode("glint", "cpu", host_rows=(2000,)), "streams must be a whole number from 1 to 1024; got 2000"),
+        (Query("glint", "cpu", concurrency=(1025,)), "concurrency must be a whole number from 1 to 1024; got 1025"),
+        (Query("glint", "cpu", depths=(0,)), "depth must be a whole number from 1 to 64; got 0"),
     ],
 )
 def test_more_than_an_engine_takes_is_refused_before_anything_is_loaded(benchmark: Any, told: str) -> None:

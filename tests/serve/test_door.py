@@ -14,6 +14,7 @@ import gapless
 from gapless import errors
 from gapless.errors import EngineDead, StepFailed
 from gapless.serve.app import make_app
+from gapless.serve.door import Door
 from gapless.serve.engine import Engine
 from gapless.serve.events import TORN
 from gapless.serve.limits import Gate, RequestLimits
@@ -42,6 +43,12 @@ def locked(vlm):
 def test_a_key_opens_by_either_header(locked, key):
     for name, value in (("X-Moondream-Auth", key), ("Authorization", f"bearer {key}")):
         assert locked.ask("POST", "/v1/query", json=ASK, headers={name: value}).status_code == 200
+
+
+def test_a_key_may_be_in_any_script(endless):
+    site = Site(endless, keys=("schlüssel-鍵",))
+    for key, status in (("schlüssel-鍵", 200), ("schlussel-鍵", 401)):
+        assert site.ask("GET", "/v1/models", headers={"X-Moondream-Auth": key.encode()}).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -326,3 +333,18 @@ def test_an_unexpected_error_is_logged_and_not_told(site, vlm, monkeypatch, capl
     assert said.json()["request_id"] in said.json()["error"]["message"]
     assert "secret" in caplog.text and said.json()["request_id"] in caplog.text
     assert site.post("/v1/query", ASK).status_code == 200 and site.gate.held == 0
+
+
+def test_a_client_that_left_before_its_answer_began_is_counted_as_499():
+    counted = []
+
+    class Counting:
+        def count(self, *visit):
+            counted.append(visit)
+
+    async def silent(scope, receive, send):
+        """An application whose client has gone."""
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/query", "headers": []}
+    asyncio.run(Door(silent, (), Gate(1), Counting())(scope, None, None))
+    assert counted == [("POST", None, 499, None)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gapless.device.sizing import GpuPlan
     from gapless.models.registry import Loaded
 
-__all__ = ["LARGEST", "ROWS", "Progress", "assemble", "crop_spec", "load", "open_model"]
+__all__ = ["LARGEST", "ROWS", "Progress", "assemble", "check_size", "crop_spec", "load", "open_model"]
 
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
 """The most that `load` takes: beyond it lies no use, only memory that runs out."""
@@ -206,11 +206,15 @@ def assemble(
 
 def _check_sizes(sizes: Mapping[str, object]) -> None:
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST[name]:
-            raise InvalidRequest(
-                f"{name} must be a whole number from 1 to {LARGEST[name]}; got {shown(size)} ({type(size).__name__})",
-                param=name,
-            )
+        check_size(name, size, LARGEST[name])
+
+
+def check_size(name: str, size: object, largest: int) -> None:
+    """Raise `InvalidRequest` for what is no whole number from 1 to `largest`."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= largest:
+        raise InvalidRequest(
+            f"{name} must be a whole number from 1 to {largest}; got {shown(size)} ({type(size).__name__})", param=name
+        )
 
 
 def crop_spec(vision: VisionConfig) -> CropSpec:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gapless.errors import InvalidRequest
-
 if TYPE_CHECKING:
     from gapless.models.registry import Loaded
 
@@ -36,9 +34,9 @@ def load(model: str | None, device: str) -> Loaded:
 def check_sizes(depths: Sequence[int], rows: Sequence[int], param: str) -> None:
     """Refuse depths and numbers of rows that no engine takes, before anything is loaded. `param`: what the rows are
     called. Raises `InvalidRequest`."""
-    from gapless.api.load import LARGEST
+    from gapless.api.load import LARGEST, check_size
 
-    for name, values, largest in (("depth", depths, LARGEST["depth"]), (param, rows, LARGEST["max_rows"])):
-        for value in values:
-            if not 1 <= value <= largest:
-                raise InvalidRequest(f"{name} must be from 1 to {largest}; got {value}", param=name)
+    for depth in depths:
+        check_size("depth", depth, LARGEST["depth"])
+    for count in rows:
+        check_size(param, count, LARGEST["max_rows"])

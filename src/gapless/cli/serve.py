@@ -110,7 +110,7 @@ def serve(
     pages: Pages = None,
     process: Process = None,
 ) -> int:
-    """Serve a model over HTTP with the routes of the Moondream service.
+    """Serve a model over HTTP with the routes of the Moondream service and OpenAI's chat completions.
 
     Every setting, also those without a flag, can come from a variable GAPLESS_NAME or a line of the --config file.
     """

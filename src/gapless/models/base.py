@@ -62,7 +62,7 @@ class Model(Protocol):
         ...
 
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """ids int64 [T], values float32 [T, 2] -> [T, dim]. A coord id reads values[:, 0], a size id both.
+        """ids int64 [T], values float32 [T, 2] -> [T, dim]. A size id reads both values, any other values[:, 0].
 
         A row whose values[:, 0] is negative (POISON) is an ordinary token and takes its word embedding, even for a
         coord or size id.

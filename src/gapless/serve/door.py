@@ -143,7 +143,8 @@ class Door:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if not given and scheme.lower() == "bearer":
             given = token.strip()
-        known = [hmac.compare_digest(given.encode("utf-8", "replace"), key) for key in self._keys]
+        sent = given.encode("latin-1")  # the header's bytes, as they came
+        known = [hmac.compare_digest(sent, key) for key in self._keys]
         if not any(known):
             raise Unauthorized(
                 "this server asks for a key: send X-Moondream-Auth: KEY or Authorization: Bearer KEY"

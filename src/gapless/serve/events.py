@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -29,7 +30,7 @@ connection for the end; on this one they fail. Those that read events never see 
 Event = dict[str, Any]
 
 
-class EventStream(Response):
+class EventStream(Response, ABC):
     """Sends the events of a kind of stream, whatever becomes of it."""
 
     def __init__(self, request_id: str, send_timeout: float) -> None:
@@ -38,17 +39,20 @@ class EventStream(Response):
         self.request_id = request_id
         self._send_timeout = send_timeout
 
+    @abstractmethod
     def events(self) -> AsyncIterator[bytes]:
         """What is sent, each behind `data: `."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def failed(self, error: Exception) -> Event:
         """The event of a stream that fails in its middle."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Nothing more is sent: cancel what still runs for it."""
-        raise NotImplementedError
+        ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client leaves before."""

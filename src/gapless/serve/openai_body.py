@@ -105,7 +105,7 @@ class ChatBody(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A body, understood. `settings` are the library's; `text` and `picture` those that a skill is about."""
+    """A body, understood. `settings` are the library's, `choices` how many answers are wanted."""
 
     conversation: Conversation
     settings: Mapping[str, object]
