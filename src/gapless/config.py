@@ -22,6 +22,9 @@ class EngineConfig:
     """Tokens of KV room granted ahead, so that most steps change nothing on the device."""
     constraints: Constraints = "device"
     prefills_per_step: int = 4
+    adapters: int = 0
+    """Slots for LoRA adapters on the device, each of `adapter_rank`; 0 leaves adapters out altogether."""
+    adapter_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Opening:
     threads: int | None = None
     revision: str | None = None
     graphs: bool = True
+    adapters: tuple[tuple[str, str], ...] = ()
+    """Names and paths of adapters."""
+    max_adapters: int | None = None
+    max_adapter_rank: int | None = None
 
     def engine(self, rows: int) -> EngineConfig:
         """The engine's part; `rows` if nothing is said about them."""

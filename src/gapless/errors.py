@@ -52,6 +52,10 @@ class InvalidImage(InvalidRequest):
     """The picture cannot be read: truncated, empty, of an unknown format, or too large."""
 
 
+class InvalidAdapter(InvalidRequest):
+    """An adapter's file is not there, is damaged, or does not fit the model; nothing was loaded."""
+
+
 class PromptTooLong(InvalidRequest):
     """Picture + prompt + answer do not fit in the model's context."""
 

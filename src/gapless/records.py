@@ -131,6 +131,23 @@ class Sampling:
     top_logprobs: int = -1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """A LoRA adapter, ready for a slot of the device. What is loaded under one name has a version each time.
+
+    `weights` is what its model made of the file; only the model looks inside.
+    """
+
+    name: str
+    version: int
+    weights: object
+
+    @property
+    def key(self) -> str:
+        """Tells it apart from all others, and from what was loaded under its name before or after."""
+        return f"{self.name}@{self.version}"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One question, ready for the engine. `id` is the engine's own and never reused; `program` names its rule.
@@ -146,6 +163,8 @@ class Request:
     host_masked: bool = False
     deadline: float | None = None
     submitted: float | None = None
+    adapter: Adapter | None = None
+    """What it is answered with, whatever is loaded under that name since."""
 
 
 class StepKind(StrEnum):
@@ -183,6 +202,8 @@ class RowStart:
     seed: int
     top_logprobs: int
     host_masked: bool
+    adapter: int = 0
+    """Slot of its adapter, 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +224,8 @@ class Prefill:
     `prefix_pages` is the table of the block's own pages (computed here). `tail` = (from, to) copies the block's last,
     partly filled page into the sequence's own page after the block is there and before `ids` are fed, on the compute
     stream; shared pages are never written. `position` is that of ids[0]. `insets`: see `Prompt`; each is computed
-    whole, when all before it has been fed.
+    whole, when all before it has been fed. `adapter`: what is put into the slot `start.adapter` before anything is
+    computed; None if it is there already, or there is none.
     """
 
     start: RowStart
@@ -215,6 +237,7 @@ class Prefill:
     prefix_pages: tuple[int, ...] = ()
     tail: tuple[int, int] | None = None
     insets: tuple[Inset, ...] = ()
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +347,8 @@ class Emission:
 class DeviceLimits:
     """What the device was built with. Row 0 and page 0 are reserved (padding row, scrap page).
 
-    `pages` counts all pages including page 0; `prefix` is the length of BOS + picture block, in positions.
+    `pages` counts all pages including page 0; `prefix` is the length of BOS + picture block, in positions. `adapters`:
+    slots for adapters of up to `adapter_rank`, numbered from 1.
     """
 
     rows: int
@@ -334,6 +358,8 @@ class DeviceLimits:
     prefix: int
     depth: int
     vocab: int
+    adapters: int = 0
+    adapter_rank: int = 0
 
 
 class Clock(Protocol):

@@ -193,11 +193,14 @@ class Reading:
     ones: int = 0
     twos: int = 0
     hidden: Hidden = (0, 0)
+    adapter: int = 0
+    """Its adapter's word, which enters every word that is read; 0 for none."""
 
     def feed_picture(self, picture: int) -> None:
         """Read BOS and the picture as one block in which everything sees everything. First thing read, or nothing."""
         assert self.position == 0, "a picture block comes first"
-        words = [word_of(self.spec, self.spec.rules.end), *picture_words(self.spec, picture)]
+        block = [word_of(self.spec, self.spec.rules.end), *picture_words(self.spec, picture)]
+        words = [word ^ self.adapter for word in block]
         self.ones = sum(weighed(layer_one(word, j), j) for j, word in enumerate(words)) & U64
         h1 = summed(self.ones, SALT_H1)
         self.twos = sum(weighed(layer_two(word, j, h1), j) for j, word in enumerate(words)) & U64
@@ -205,7 +208,7 @@ class Reading:
 
     def feed_inset(self, picture: int) -> None:
         """Read a further picture: everything in it sees all of it and what came before."""
-        block = [(word, self.position + j) for j, word in enumerate(picture_words(self.spec, picture))]
+        block = [(word ^ self.adapter, self.position + j) for j, word in enumerate(picture_words(self.spec, picture))]
         self.ones = (self.ones + sum(weighed(layer_one(word, at), at) for word, at in block)) & U64
         h1 = summed(self.ones, SALT_H1)
         self.twos = (self.twos + sum(weighed(layer_two(word, at, h1), at) for word, at in block)) & U64
@@ -213,7 +216,7 @@ class Reading:
 
     def feed(self, token_id: int, values: tuple[float, ...] = ()) -> Hidden:
         """Read one token; its hidden pair foretells the next."""
-        word, at = word_of(self.spec, token_id, values), self.position
+        word, at = word_of(self.spec, token_id, values) ^ self.adapter, self.position
         self.ones = (self.ones + weighed(layer_one(word, at), at)) & U64
         h1 = summed(self.ones, SALT_H1)
         self.twos = (self.twos + weighed(layer_two(word, at, h1), at)) & U64

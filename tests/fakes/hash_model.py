@@ -17,6 +17,8 @@ from tests.fakes import hash_language as lang
 from tests.fakes.hash_language import HashSpec
 from torch import Tensor
 
+from gapless.models.base import RowAdapters
+
 
 def signed(word: int) -> int:
     """An unsigned 64-bit word as the int64 with the same bits."""
@@ -67,6 +69,28 @@ class HashCache:
 
 
 @dataclass
+class HashBank:
+    """The adapters' words by slot, int64 [slots]; a slot that was never filled holds `STALE`, slot 0 zero."""
+
+    words: Tensor
+
+    def load(self, slot: int, weights: object) -> None:
+        """Put an adapter's word into a slot."""
+        assert isinstance(weights, int)
+        self.words[slot] = weights
+
+    @staticmethod
+    def applied(x: Tensor, adapters: RowAdapters | None) -> Tensor:
+        """int64 [T, 2] with the words of each token's adapter; a torn pair stays torn."""
+        if adapters is None:
+            return x
+        assert isinstance(adapters.bank, HashBank)
+        words = adapters.bank.words[adapters.slots]
+        whole = x[:, 1] == HashModel._pair(x[:, 0])[:, 1]
+        return torch.where((whole & (words != 0))[:, None], HashModel._pair(x[:, 0] ^ words), x)
+
+
+@dataclass
 class HashModel:
     """The hash language behind the model protocol. Immutable but for `cursed`, which is set before a graph is captured.
 
@@ -107,6 +131,12 @@ class HashModel:
         words = torch.full((pages, page_size, 2), lang.STALE, dtype=torch.int64, device=self.device)
         return HashCache(page_size, words)
 
+    def new_adapters(self, slots: int, rank: int) -> HashBank:
+        """All empty but slot 0."""
+        words = torch.full((slots,), lang.STALE, dtype=torch.int64, device=self.device)
+        words[0] = 0
+        return HashBank(words)
+
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """uint8 [n, side, side, 3] -> int64 [prefix - 1, 2]."""
         assert crops.dtype == torch.uint8, f"crops must be uint8, not {crops.dtype}"
@@ -117,19 +147,23 @@ class HashModel:
         place = torch.arange(self.prefix - 1, device=self.device)
         return self._pair(mix(picture + place * signed(lang.PRIME_POS) + signed(lang.SALT_PICTURE)))
 
-    def prefill_prefix(self, picture: Tensor, cache: HashCache, pages: Tensor) -> None:
+    def prefill_prefix(
+        self, picture: Tensor, cache: HashCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """Write BOS + picture at positions 0..prefix-1 of `pages`."""
         first = torch.full((1,), self.spec.rules.end, device=self.device)
         bos = self.embed(first, torch.full((1, 2), -1.0, device=self.device))
         x = torch.cat([bos, picture])
         count = len(x)
         assert count == self.prefix, f"the block has {count} positions, not {self.prefix}"
-        self._block(x, 0, cache, pages)
+        self._block(HashBank.applied(x, adapters), 0, cache, pages)
 
-    def prefill_inset(self, picture: Tensor, start: int, cache: HashCache, pages: Tensor) -> None:
+    def prefill_inset(
+        self, picture: Tensor, start: int, cache: HashCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """Write a picture at positions start.. of `pages`; it sees what is before it too."""
         assert len(picture) == self.prefix - 1
-        self._block(picture, start, cache, pages)
+        self._block(HashBank.applied(picture, adapters), start, cache, pages)
 
     def _block(self, x: Tensor, start: int, cache: HashCache, pages: Tensor) -> None:
         count = len(x)
@@ -151,12 +185,19 @@ class HashModel:
         words = torch.where(valued & (ids == rules.coord), coords, words)
         return self._pair(torch.where(valued & (ids == rules.size), sizes, words))
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: HashCache) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        cache: HashCache,
+        adapters: RowAdapters | None = None,
+    ) -> Tensor:
         """int64 [T, 2] -> hidden int64 [T, 2]: all tokens write a layer before any reads it.
 
         Tables int64 [T, n] or [1, n]. The two halves of an embedding belong together: a torn one becomes `STALE`.
         """
-        tables = tables.expand(len(positions), -1)
+        tables, x = tables.expand(len(positions), -1), HashBank.applied(x, adapters)
         if positions.device.type == "cpu":  # asks the device, which a graph must never do
             tables = tables[:, : int(positions.max()) // cache.page_size + 1]
         cache.write(0, positions, tables, _layer_one(x, positions))

@@ -34,9 +34,12 @@ def host_stage(
     copy_ms: float = 0.2,
     delays: tuple[float, float] = (0.0, 0.003),
     deny: tuple[int, ...] = (),
+    adapters: int = 0,
 ) -> Iterator[tuple[Stage, Refereed]]:
     """An engine on the rehearsing CPU device; `rows` and `pages` count the reserved ones, `delays` are seconds."""
-    config = EngineConfig(depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8)
+    config = EngineConfig(
+        depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8, adapters=adapters
+    )
     rehearsal = HostDeviceConfig(threads=1, poison=True, jitter_seed=seed, jitter_ms=jitter_ms, copy_delay_ms=copy_ms)
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
     masks = ThreadMasks(mailbox.notify, delays, seed, deny)

@@ -33,9 +33,12 @@ def inline_stage(
     page_size: int = 4,
     seed: int = 0,
     delays: tuple[float, float] = (0.0, 0.003),
+    adapters: int = 0,
 ) -> Iterator[tuple[Stage, Refereed]]:
     """An engine on the CUDA device without a GPU; `rows` and `pages` count the reserved ones."""
-    config = EngineConfig(depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8)
+    config = EngineConfig(
+        depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8, adapters=adapters
+    )
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
     masks = ThreadMasks(mailbox.notify, delays, seed)
     cuda = CudaDeviceConfig(graphs=graphs, buckets=buckets, arena_bytes=300, poison=True)

@@ -28,7 +28,8 @@ class Answer:
 
 def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...] = ()) -> Answer:
     """Read the prompt, then sample until the rules say it is over. `deny`: what host masks forbid besides the rules."""
-    reading = Reading(spec)
+    own = request.adapter
+    reading = Reading(spec, adapter=own.weights if own is not None and isinstance(own.weights, int) else 0)
     if request.prompt.picture is not None:
         reading.feed_picture(lang.picture_word(request.prompt.picture.crops, request.prompt.picture.tiling))
     insets = {inset.at: inset.picture for inset in request.prompt.insets}

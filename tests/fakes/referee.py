@@ -50,6 +50,7 @@ class Life:
     closed_at: int | None = None
     ended: bool = False
     lost: bool = False
+    adapter: int = 0
 
     @property
     def refs(self) -> int:
@@ -82,6 +83,8 @@ class Tally:
     prefill_committed_during_decode: int = 0
     most_refs: int = 0
     most_rows: int = 0
+    adapters: int = 0
+    """How many were brought to a slot."""
 
 
 @dataclass
@@ -176,14 +179,27 @@ class Referee:
             raise broken("I9", f"{ref} starts, but epoch {self._epochs[ref.row]} of the row was there before")
         if not prefill.ids or len(prefill.ids) != len(prefill.values):
             raise broken("I5", f"{len(prefill.ids)} ids and {len(prefill.values)} values")
+        self._check_adapter(prefill)
         self._epochs[ref.row] = ref.epoch
         self.pages.start(prefill)
         walker = Walker(self.table, start.state, start.left, start.left_next, start.objects_left)
         resumed = bool(self._generated(prefill))
         self.lives[ref] = Life(ref, walker, prefill.position + len(prefill.ids), start.host_masked, resumed)
+        self.lives[ref].adapter = start.adapter
         self.tally.shared_blocks += prefill.position > 0 and prefill.picture is None
         self.tally.resumed += resumed
         self.tally.resumed_in_object += resumed and self._in_object(walker)
+
+    def _check_adapter(self, prefill: Prefill) -> None:
+        slot = prefill.start.adapter
+        if not 0 <= slot <= self.limits.adapters or (prefill.adapter is not None and not slot):
+            raise broken("I5", f"adapter slot {slot} is not one of {self.limits.adapters}")
+        if prefill.adapter is None:
+            return
+        held = [ref for ref, life in self.lives.items() if life.adapter == slot]
+        if held:
+            raise broken("I5", f"an adapter is written into slot {slot}, which {held} hold")
+        self.tally.adapters += 1
 
     def _generated(self, prefill: Prefill) -> bool:
         """Whether the row continues: it stands elsewhere than at the start of a program, or has spent tokens."""

@@ -55,9 +55,11 @@ def table_of(spec: HashSpec) -> Table:
     return build_table(spec.rules)
 
 
-def limits_of(spec: HashSpec, depth: int, *, rows: int = 9, pages: int = 400, page_size: int = 4) -> DeviceLimits:
+def limits_of(
+    spec: HashSpec, depth: int, *, rows: int = 9, pages: int = 400, page_size: int = 4, adapters: int = 0
+) -> DeviceLimits:
     """Device sizes; `rows` and `pages` count the reserved ones."""
-    return DeviceLimits(rows, pages, page_size, spec.max_context, spec.prefix, depth, spec.rules.vocab)
+    return DeviceLimits(rows, pages, page_size, spec.max_context, spec.prefix, depth, spec.rules.vocab, adapters)
 
 
 def ask(

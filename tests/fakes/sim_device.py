@@ -133,6 +133,7 @@ class SimDevice:
         self._landings = [Landing() for _ in range(limits.depth)]
         self._lane_landings = [Landing() for _ in range(limits.rows * limits.depth)]
         self._lanes: dict[int, Hidden] = {}
+        self._adapters = [0] * (limits.adapters + 1)
         self._failed: dict[int, Exception] = {}
         self._failed_rows: dict[RowRef, Exception] = {}
         self._calls: dict[str, int] = {}
@@ -254,14 +255,17 @@ class SimDevice:
     def _start(self, prefill: Prefill, failed: bool) -> None:
         start = prefill.start
         walker = Walker(self._table, start.state, start.left, start.left_next, start.objects_left)
-        row = SimRow(start, list(prefill.pages), walker, prefill.position)
+        if prefill.adapter is not None and not failed:
+            assert isinstance(prefill.adapter.weights, int)
+            self._adapters[start.adapter] = prefill.adapter.weights
+        row = SimRow(start, list(prefill.pages), walker, prefill.position, adapter=self._adapters[start.adapter])
         self._rows[start.ref] = row
         if failed:
             self._memory.ruin(prefill.prefix_pages)
             return
         if prefill.picture is not None:
             picture = lang.picture_word(prefill.picture.crops, prefill.picture.tiling)
-            self._memory.write_block(prefill.prefix_pages, picture)
+            self._memory.write_block(prefill.prefix_pages, picture, row.adapter)
         if prefill.tail is not None:
             self._memory.copy_page(*prefill.tail)
         insets = {prefill.position + inset.at: inset.picture for inset in prefill.insets}
@@ -273,7 +277,8 @@ class SimDevice:
                 self._feed(row, prefill.ids[at], prefill.values[at])
 
     def _show(self, row: SimRow, picture: Picture) -> None:
-        self._memory.write_inset(row.table, lang.picture_word(picture.crops, picture.tiling), row.position)
+        word = lang.picture_word(picture.crops, picture.tiling)
+        self._memory.write_inset(row.table, word, row.position, row.adapter)
         row.position += self._spec.prefix - 1
 
     def _decode(self, row: SimRow) -> None:
@@ -285,7 +290,8 @@ class SimDevice:
         self._feed(row, token.id, token.values)
 
     def _feed(self, row: SimRow, token_id: int, values: tuple[float, ...]) -> None:
-        row.hidden = self._memory.forward(row.table, row.position, lang.word_of(self._spec, token_id, values))
+        word = lang.word_of(self._spec, token_id, values) ^ row.adapter
+        row.hidden = self._memory.forward(row.table, row.position, word)
         row.position += 1
 
     def _sample(self, step: Step, landing: Landing, masks: dict[RowRef, Mask | None]) -> None:

@@ -71,14 +71,14 @@ class PagedMemory:
         self._write(1, table, position, lang.layer_two(word, position, h1))
         return self._total(1, table, position, lang.SALT_H2), h1
 
-    def write_block(self, table: Sequence[int], picture: int) -> None:
+    def write_block(self, table: Sequence[int], picture: int, adapter: int = 0) -> None:
         """BOS and picture, everything seeing everything."""
         words = [lang.word_of(self.spec, self.spec.rules.end), *lang.picture_words(self.spec, picture)]
-        self._write_all(table, words, 0)
+        self._write_all(table, [word ^ adapter for word in words], 0)
 
-    def write_inset(self, table: Sequence[int], picture: int, start: int) -> None:
+    def write_inset(self, table: Sequence[int], picture: int, start: int, adapter: int = 0) -> None:
         """A picture behind what is there: everything in it sees all of it and all before it."""
-        self._write_all(table, lang.picture_words(self.spec, picture), start)
+        self._write_all(table, [word ^ adapter for word in lang.picture_words(self.spec, picture)], start)
 
     def _write_all(self, table: Sequence[int], words: Sequence[int], start: int) -> None:
         for position, word in enumerate(words, start):
@@ -99,3 +99,4 @@ class SimRow:
     last: Token | None = None
     done: bool = False
     hidden: Hidden = field(default=(0, 0))
+    adapter: int = 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gapless.models.base import KVCache, Model
+from gapless.models.base import AdapterBank, KVCache, Model, RowAdapters
 
 STAMP = 32768.0
 """A hidden number no finite model gets near; exact in bfloat16."""
@@ -68,21 +68,36 @@ class EndingModel:
         """See `Model`."""
         return self._model.encode_picture(crops, tiling)
 
-    def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
+    def new_adapters(self, slots: int, rank: int) -> AdapterBank:
         """See `Model`."""
-        self._model.prefill_prefix(picture, cache, pages)
+        return self._model.new_adapters(slots, rank)
 
-    def prefill_inset(self, picture: Tensor, start: int, cache: KVCache, pages: Tensor) -> None:
+    def prefill_prefix(
+        self, picture: Tensor, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """See `Model`."""
-        self._model.prefill_inset(picture, start, cache, pages)
+        self._model.prefill_prefix(picture, cache, pages, adapters)
+
+    def prefill_inset(
+        self, picture: Tensor, start: int, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
+        """See `Model`."""
+        self._model.prefill_inset(picture, start, cache, pages, adapters)
 
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """See `Model`."""
         return self._model.embed(ids, values)
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        cache: KVCache,
+        adapters: RowAdapters | None = None,
+    ) -> Tensor:
         """See `Model`; the first hidden number of a token at or after its row's end is `STAMP`."""
-        hidden = self._model.forward(x, positions, tables, cache)
+        hidden = self._model.forward(x, positions, tables, cache, adapters)
         over = positions >= self._ends[tables[:, self._column].long()]
         first = torch.where(over[:, None], STAMP, hidden[:, :1])
         return torch.cat((first.to(hidden.dtype), hidden[:, 1:]), dim=1)

@@ -136,7 +136,8 @@ class CudaDevice:
         rows = [ref.row for ref in step.rows]
         reach = self._reach[rows] + 1
         self._reach[rows] = reach
-        self.graphs.forward(bucket, self.graphs.width(-(-int(reach.max()) // self._limits.page_size)))
+        width = self.graphs.width(-(-int(reach.max()) // self._limits.page_size))
+        self.graphs.forward(bucket, width, self._needs.adapted(rows))
         if self._poison:
             self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 
@@ -147,6 +148,7 @@ class CudaDevice:
             write_prompt(prefill, slot.prompt_words[start:end])
             self._needs.begin(prefill.start)
             self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
+            self.program.load_adapter(prefill)
         self._prompts[: ends[-1]].copy_(slot.prompts[: ends[-1]], non_blocking=True)
         for place, (prefill, start, end) in enumerate(zip(step.prefills, [0, *ends], ends, strict=False)):
             pictures = [self._picture(step, picture) for picture in pictures_of(prefill)]

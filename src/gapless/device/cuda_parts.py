@@ -93,7 +93,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
 
 def full_step(program: Program, layout: Layout) -> None:
     """One decode step of all rows, padding all of them, with every kind of tail: the most a step can hold."""
-    program.forward(layout.rows, layout.max_pages)
+    program.forward(layout.rows, layout.max_pages, program.adapters is not None)
     for kind in (*KINDS, MASKED):
         program.tail(layout.rows, kind)
 

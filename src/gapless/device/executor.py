@@ -74,6 +74,8 @@ class Executor:
         for prefill in step.prefills:
             self._needs.begin(prefill.start)
         if step.kind is StepKind.PREFILL:
+            for prefill in step.prefills:
+                self.program.load_adapter(prefill)
             for i, (prefill, (words, crops)) in enumerate(zip(step.prefills, work.prompts, strict=True)):
                 pairs = zip(crops, pictures_of(prefill), strict=True)
                 pictures = [self.program.encode(torch.from_numpy(own), of.tiling) for own, of in pairs]
@@ -82,7 +84,8 @@ class Executor:
         else:
             if self._rehearse:
                 self._check(count)
-            self.program.forward(count, self._layout.max_pages)
+            adapted = self._needs.adapted([ref.row for ref in step.rows])
+            self.program.forward(count, self._layout.max_pages, adapted)
             if self._rehearse:
                 self.program.rows.hand_over(self.program.inbox.rows[:count])
         ready = [ref.row for ref in step.rows if ref.row not in step.unsampled]

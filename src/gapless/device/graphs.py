@@ -64,8 +64,12 @@ class Graphs:
         backwards = buckets[::-1]
         for bucket in backwards:
             for width in widths[::-1]:
-                work = partial(program.forward, bucket, width)
-                self._parts["forward", bucket, width] = (f"forward of {bucket} rows", work)
+                for adapted in (True, False) if program.adapters else (False,):
+                    name = f"forward of {bucket} rows{' with adapters' if adapted else ''}"
+                    self._parts["forward", bucket, width, adapted] = (
+                        name,
+                        partial(program.forward, bucket, width, adapted),
+                    )
         for bucket in backwards:
             for kind in (MASKED, *KINDS[::-1]):
                 name = f"{kind.name} tail of {bucket} rows"
@@ -100,9 +104,9 @@ class Graphs:
                 return width
         return self._widths[-1]
 
-    def forward(self, bucket: int, width: int) -> None:
-        """Enqueue a forward of `bucket` rows."""
-        self._run("forward", bucket, width)
+    def forward(self, bucket: int, width: int, adapted: bool = False) -> None:
+        """Enqueue a forward of `bucket` rows; `adapted`: some of them have adapters."""
+        self._run("forward", bucket, width, adapted)
 
     def tail(self, bucket: int, kind: TailKind) -> None:
         """Enqueue a tail of `bucket` rows."""

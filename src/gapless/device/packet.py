@@ -52,6 +52,8 @@ class Count(IntEnum):
     TOP_LOGPROBS = 7
     DONE = 8
     EPOCH = 9
+    ADAPTER = 10
+    """Slot of the adapter, 0 for none."""
 
 
 class Real(IntEnum):
@@ -148,7 +150,7 @@ class Packet:
             self.start_rows[i] = start.ref.row
             self.counts[i] = (
                 *(POISON, last, start.state, start.left, start.left_next, start.objects_left, signed(start.seed)),
-                *(start.top_logprobs, False, start.ref.epoch),
+                *(start.top_logprobs, False, start.ref.epoch, start.adapter),
             )
             self.reals[i] = (POISON, POISON, start.temperature, start.top_p)
             self.tables[i, : len(prefill.pages)] = prefill.pages

@@ -18,14 +18,18 @@ import torch
 from torch import Tensor
 
 from gapless.constrain.table import Table
-from gapless.device.packet import Inbox, Layout
+from gapless.device.packet import Count, Inbox, Layout
 from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
 from gapless.device.tables import DeviceTable
 from gapless.device.tail import MASKED, Batch, Tail, TailKind
-from gapless.models.base import Model
+from gapless.errors import InvariantBroken
+from gapless.models.base import Model, RowAdapters
 from gapless.records import POISON, DeviceLimits, Prefill
+
+Adapted = tuple[()] | tuple[RowAdapters]
+"""A model's last argument: left out where nobody has an adapter."""
 
 
 class Program:
@@ -42,6 +46,7 @@ class Program:
         self.rows = RowStore(limits.rows, layout.max_pages, device)
         self.table = DeviceTable(table, device)
         self.inbox = Inbox(layout, device)
+        self.adapters = model.new_adapters(limits.adapters + 1, limits.adapter_rank) if limits.adapters else None
         self._tail = Tail(model, self.table, self.rows)
         sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
         dim, lanes = sample.shape[1], limits.rows * limits.depth
@@ -65,13 +70,22 @@ class Program:
         """Extend page tables by the grants in the inbox."""
         self.rows.extend(self.inbox)
 
-    def forward(self, count: int, columns: int) -> None:
+    def load_adapter(self, prefill: Prefill) -> None:
+        """Put the adapter that a prefill brings, if it brings one, into its slot; no row in flight has that slot."""
+        if prefill.adapter is not None:
+            if self.adapters is None:
+                raise InvariantBroken(f"row {prefill.start.ref.row} brings an adapter, but the device has no slots")
+            self.adapters.load(prefill.start.adapter, prefill.adapter.weights)
+
+    def forward(self, count: int, columns: int, adapted: bool = False) -> None:
         """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits.
 
-        `columns`: how much of the page tables is passed on; every row's own page must be in it.
+        `columns`: how much of the page tables is passed on; every row's own page must be in it. `adapted`: some of the
+        rows have adapters.
         """
-        feed = self.rows.feed(self.inbox.rows[:count], columns)
-        self.batch.hidden[:count] = self._forward(feed)
+        rows = self.inbox.rows[:count]
+        feed = self.rows.feed(rows, columns)
+        self.batch.hidden[:count] = self._forward(feed, self._adapted(self.rows.adapters(rows)) if adapted else ())
         self.head(count)
 
     def head(self, count: int) -> None:
@@ -85,22 +99,33 @@ class Program:
     def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor]) -> None:
         """Compute a sequence's picture block if it has one to compute, then feed its ids and insets -> hidden at
         `place`. `pictures`: embeddings of `pictures_of(prefill)`."""
-        table, insets = self.rows.pages[prefill.start.ref.row], list(pictures)
+        row, insets = prefill.start.ref.row, list(pictures)
+        table, own = self.rows.pages[row], self._own_adapter(prefill)
         if prefill.picture is not None:
-            self.model.prefill_prefix(insets.pop(0), self.cache, prompt.prefix_pages)
+            self.model.prefill_prefix(insets.pop(0), self.cache, prompt.prefix_pages, *own)
         if prefill.tail is not None:
             self.cache.copy_page(*prefill.tail)
         fed = 0
         for inset, picture in zip(prefill.insets, insets, strict=True):
             if fed < inset.at:
-                self._text(prompt, slice(fed, inset.at), table)
-            self.model.prefill_inset(picture, prefill.position + inset.at, self.cache, table)
+                self._text(prompt, slice(fed, inset.at), table, own)
+            self.model.prefill_inset(picture, prefill.position + inset.at, self.cache, table, *own)
             fed = inset.at + len(picture)
-        self.batch.hidden[place] = self._text(prompt, slice(fed, None), table)[-1]
+        self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)[-1]
 
-    def _text(self, prompt: Prompt, part: slice, table: Tensor) -> Tensor:
+    def _own_adapter(self, prefill: Prefill) -> Adapted:
+        """The adapter of a sequence, if it has one, as the model is given it for all its tokens."""
+        if not prefill.start.adapter:
+            return ()
+        return self._adapted(self.rows.counts[prefill.start.ref.row, Count.ADAPTER, None])
+
+    def _adapted(self, slots: Tensor) -> Adapted:
+        assert self.adapters is not None
+        return (RowAdapters(self.adapters, slots),)
+
+    def _text(self, prompt: Prompt, part: slice, table: Tensor, own: Adapted) -> Tensor:
         """Feed a part of a prompt's ids, not empty -> hidden [T, dim]."""
-        return self._forward(Feed(prompt.ids[part], prompt.values[part], prompt.positions[part], table[None]))
+        return self._forward(Feed(prompt.ids[part], prompt.values[part], prompt.positions[part], table[None]), own)
 
     def tail(self, count: int, kind: TailKind) -> None:
         """Do what is asked of the first `count` rows of the inbox."""
@@ -120,10 +145,10 @@ class Program:
         self.parked.logits[0] = self.parked_logits[lane]
         self.parked.hidden[0] = self.parked_hidden[lane]
 
-    def _forward(self, feed: Feed) -> Tensor:
+    def _forward(self, feed: Feed, adapted: Adapted) -> Tensor:
         """One model call of T tokens -> hidden [T, dim]."""
         x = self.model.embed(feed.ids, feed.values)
-        return self.model.forward(x, feed.positions, feed.tables, self.cache)
+        return self.model.forward(x, feed.positions, feed.tables, self.cache, *adapted)
 
 
 def new_lines(count: int, device: torch.device) -> Tensor:

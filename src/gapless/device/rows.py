@@ -83,6 +83,10 @@ class RowStore:
             tables=torch.where(done[:, None], SCRAP_PAGE, self.pages[rows, :columns]),
         )
 
+    def adapters(self, rows: Tensor) -> Tensor:
+        """Rows int64 [B] -> the slots of their adapters, 0 for rows that are done."""
+        return torch.where(self.done(rows), 0, self.counts[rows, Count.ADAPTER])
+
     def hand_over(self, rows: Tensor) -> None:
         """Poison the token cells a forward has read, so that one fed twice shows. Padding keeps its valid token."""
         self.counts[rows, Count.TOKEN] = torch.where(rows == PAD_ROW, 0, POISON)

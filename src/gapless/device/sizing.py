@@ -103,6 +103,8 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
         prefix=model.prefix,
         depth=config.depth,
         vocab=model.vocab,
+        adapters=config.adapters,
+        adapter_rank=config.adapter_rank,
     )
 
 

@@ -123,21 +123,27 @@ class Tail:
 
 
 class Needs:
-    """The host's note of what each row's tails may need: known from how the row began, so no tensor is asked."""
+    """The host's note of what each row's steps may need: known from how the row began, so no tensor is asked."""
 
     def __init__(self, table: DeviceTable, rows: int) -> None:
         self._table = table
         self._full = np.zeros(rows, dtype=np.bool_)
         self._spatial = np.zeros(rows, dtype=np.bool_)
+        self._adapted = np.zeros(rows, dtype=np.bool_)
 
     def begin(self, start: RowStart) -> None:
         """A row begins."""
         self._full[start.ref.row] = start.temperature > 0 or start.top_logprobs >= 0
         self._spatial[start.ref.row] = bool(self._table.heads_from(start.state))
+        self._adapted[start.ref.row] = start.adapter != 0
 
     def kind(self, rows: list[int]) -> TailKind:
         """What a batch of these rows may need."""
         return TailKind(bool(self._full[rows].any()), bool(self._spatial[rows].any()))
+
+    def adapted(self, rows: list[int]) -> bool:
+        """Whether some of these rows have adapters."""
+        return bool(self._adapted[rows].any())
 
 
 def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:

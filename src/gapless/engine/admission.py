@@ -1,30 +1,40 @@
-"""Who gets a row, and what it needs to begin: row, pages, a shared or a fresh picture prefix.
+"""Who gets a row, and what it needs to begin: row, pages, a slot for its adapter, a shared or a fresh picture prefix.
 
-First come, first served; a preempted request keeps its old place. Everything a sequence leases is taken here and given
-back here, in one place (I5). A request that can never fit is refused at once, alone.
+First come, first served; a preempted request keeps its old place. While one waits for an adapter's slot, requests
+without adapter pass it, and nobody else: they hold no slot, so it gets the next that comes free. Everything a sequence
+leases is taken here and given back here, in one place (I5). A request that can never fit is refused at once, alone.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 
+from gapless.engine.adapters import AdapterPool, Resident
 from gapless.engine.prefix import PrefixEntry, PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
-from gapless.records import DeviceLimits, Pages, Picture, Prefill, Prompt, RowRef
+from gapless.records import Adapter, DeviceLimits, Pages, Picture, Prefill, Prompt, RowRef
 
 
 class Admission:
     """The queue of waiting requests and the leases of running ones."""
 
     def __init__(
-        self, limits: DeviceLimits, pages: Pages, prefixes: PrefixTable, rows: RowPool, roster: Roster, lookahead: int
+        self,
+        limits: DeviceLimits,
+        pages: Pages,
+        prefixes: PrefixTable,
+        rows: RowPool,
+        adapters: AdapterPool,
+        roster: Roster,
+        lookahead: int,
     ) -> None:
         self._limits = limits
         self._pages = pages
         self._prefixes = prefixes
         self._rows = rows
+        self._adapters = adapters
         self._roster = roster
         self._lookahead = lookahead
         self._queue: list[Waiting] = []
@@ -39,6 +49,11 @@ class Admission:
 
     def check(self, history: History) -> None:
         """Raise if the request could not run even alone, or its insets do not lie in its prompt; nothing is taken."""
+        if history.request.adapter is not None and not self._adapters.slots:
+            raise InvalidRequest(
+                f"the adapter {history.request.adapter.name} has no slot to go to; load the model with max_adapters",
+                param="adapter",
+            )
         _check_insets(history.request.prompt, self._limits.prefix - 1)
         first, most = history.fed(self._limits.prefix), history.walker.remaining()
         if first + most > self._limits.max_context:
@@ -68,14 +83,19 @@ class Admission:
     def admit(self, limit: int, now: float) -> list[tuple[Running, Prefill]]:
         """Lease what the next requests in line need, up to `limit` of them, and say how to prefill each."""
         admitted: list[tuple[Running, Prefill]] = []
-        while self._queue and len(admitted) < limit and self._rows.free:
-            alone = self._queue[0].history.alone
+        at = 0  # beyond 0: the first in line waits for a slot, see above
+        while at < len(self._queue) and len(admitted) < limit and self._rows.free:
+            history = self._queue[at].history
+            adapter, alone = history.request.adapter, history.alone
             if alone and admitted:
                 break
-            pair = self._lease(self._queue[0].history)
+            if adapter is not None and (at or not self._adapters.can_lease(adapter)):
+                at += 1
+                continue
+            pair = self._lease(history)
             if pair is None:
                 break
-            self._queue.pop(0)
+            self._queue.pop(at)
             pair[0].history.times.admitted = pair[0].history.times.admitted or now
             admitted.append(pair)
             if alone:
@@ -84,7 +104,7 @@ class Admission:
 
     def _lease(self, history: History) -> tuple[Running, Prefill] | None:
         picture, limits = history.request.prompt.picture, self._limits
-        entry = self._prefixes.find(picture.digest) if picture is not None else None
+        entry = self._prefixes.find(_key(picture, history.request.adapter)) if picture is not None else None
         block = self._block_pages(picture) if entry is None else 0
         full = limits.prefix // limits.page_size if picture is not None else 0
         base = history.fed(limits.prefix)
@@ -95,12 +115,15 @@ class Admission:
             return None
         ref = self._rows.lease()
         if picture is not None:
-            entry = entry or self._prefixes.publish(picture.digest, taken[:block], ref)
+            key = _key(picture, history.request.adapter)
+            entry = entry or self._prefixes.publish(key, taken[:block], ref)
             entry.holders.add(ref)
             history.cached_tokens = 0 if block else limits.prefix
             self._pages.share(entry.pages[:full])
         table = [*(entry.pages[:full] if entry else ()), *taken[block:]]
         seq = Running(history, ref, base, table, entry)
+        if history.request.adapter is not None:
+            seq.adapter, seq.brings = self._adapters.lease(history.request.adapter)
         self._roster.add(seq)
         return seq, self._prefill(seq, entry, computes=block > 0)
 
@@ -118,6 +141,7 @@ class Admission:
             prefix_pages=entry.pages if entry is not None and computes else (),
             tail=(entry.pages[-1], seq.pages[full]) if entry is not None and partial else None,
             insets=prompt.insets,
+            adapter=history.request.adapter if seq.brings else None,
         )
 
     def release(self, seq: Running) -> RowRef:
@@ -126,6 +150,8 @@ class Admission:
         self._pages.give_back(tuple(seq.pages))
         if seq.entry is not None:
             self._prefixes.leave(seq.entry, seq.ref)
+        if seq.adapter is not None:
+            self._adapters.give_back(seq.adapter)
         self._rows.give_back(seq.ref)
         return seq.ref
 
@@ -133,11 +159,20 @@ class Admission:
         """Let no later request share this picture block; its computation failed."""
         self._prefixes.withdraw(entry)
 
+    def withdraw_adapter(self, resident: Resident) -> None:
+        """Let no later request have this adapter as it is; bringing it failed."""
+        self._adapters.withdraw(resident)
+
     def _pages_for(self, positions: int) -> int:
         return -(-positions // self._limits.page_size)
 
     def _block_pages(self, picture: Picture | None) -> int:
         return self._pages_for(self._limits.prefix) if picture is not None else 0
+
+
+def _key(picture: Picture, adapter: Adapter | None) -> str:
+    """What a picture's block is shared under: an adapter changes what is computed for the same picture."""
+    return picture.digest if adapter is None else f"{picture.digest} {adapter.key}"
 
 
 def _check_insets(prompt: Prompt, length: int) -> None:

@@ -138,8 +138,8 @@ class Book:
     def fail_prefill(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
         """A prefill step of `rows` failed: one row alone is to blame; of several, each is prefilled again by itself.
 
-        Whoever shares a picture block of this step begins again too: it was launched behind it and is committed behind
-        it, so it has said nothing wrong yet.
+        Whoever shares a picture block of this step, or an adapter that it should have brought, begins again too: it was
+        launched behind it and is committed behind it, so it has said nothing wrong yet.
         """
         culprit = rows[0] if len(rows) == 1 else None
         for seq in self._touched(rows):
@@ -149,13 +149,17 @@ class Book:
                 seq.void = seq.preempting = seq.history.alone = True
 
     def _touched(self, rows: tuple[RowRef, ...]) -> list[Running]:
-        """The sequences on `rows` and those that share a block which one of them was to compute; it is withdrawn."""
+        """The sequences on `rows`, those that share a block which one of them was to compute, and those with an adapter
+        which one of them was to bring; both are withdrawn."""
         refs = set(rows)
         for ref in rows:
             seq = self._roster.get(ref)
             if seq is not None and seq.entry is not None and seq.entry.maker == ref:
                 self._admission.withdraw(seq.entry)
                 refs |= seq.entry.holders
+            if seq is not None and seq.adapter is not None and seq.brings:
+                self._admission.withdraw_adapter(seq.adapter)
+                refs |= {other.ref for other in self._roster.by_age() if other.adapter is seq.adapter}
         return [seq for seq in self._roster.by_age() if seq.ref in refs]
 
     def leaving(self, ref: RowRef) -> bool:

@@ -8,6 +8,7 @@ from gapless.config import EngineConfig
 from gapless.constrain.masks import MaskSource
 from gapless.constrain.table import Table
 from gapless.device.base import Device
+from gapless.engine.adapters import AdapterPool
 from gapless.engine.admission import Admission
 from gapless.engine.blame import Blame
 from gapless.engine.book import Book
@@ -51,9 +52,12 @@ class Engine:
         self.pages = PagePool(limits.pages, limits.page_size)
         self.prefixes = PrefixTable(self.pages)
         self.rows = RowPool(limits.rows)
+        self.adapters = AdapterPool(limits.adapters)
         self.roster = Roster()
         self.pipeline = Pipeline(limits.depth, lanes=limits.rows * limits.depth)
-        self.admission = Admission(limits, self.pages, self.prefixes, self.rows, self.roster, config.lookahead)
+        self.admission = Admission(
+            limits, self.pages, self.prefixes, self.rows, self.adapters, self.roster, config.lookahead
+        )
         planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
         self.book = Book(table, self.admission, self.roster, limits.prefix, self.meter)
         blame = Blame(self.book, self.clock)
@@ -80,6 +84,7 @@ class Engine:
             "pages": self.pages.held(),
             "rows": self.rows.held(),
             "pictures": self.prefixes.held(),
+            "adapters": self.adapters.held(),
             **self.pipeline.held(),
         }
         left = {name: what for name, what in held.items() if what}

@@ -10,6 +10,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from gapless.constrain.table import Walker
+from gapless.engine.adapters import Resident
 from gapless.engine.prefix import PrefixEntry
 from gapless.records import (
     FinishReason,
@@ -83,14 +84,17 @@ class Waiting:
 @dataclass(slots=True, eq=False)
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life, `fresh` how many tokens
-    were committed in it; `pages` its whole page table, shared pages first. `void`: its prefill failed with others', so
-    what this life computes counts for nothing and it begins again."""
+    were committed in it; `pages` its whole page table, shared pages first. `brings`: its prefill puts its adapter into
+    the slot. `void`: its prefill failed with others', so what this life computes counts for nothing and it begins
+    again."""
 
     history: History
     ref: RowRef
     base: int
     pages: list[int]
     entry: PrefixEntry | None = None
+    adapter: Resident | None = None
+    brings: bool = False
     fresh: int = 0
     finalized: bool = False
     preempting: bool = False
@@ -114,6 +118,7 @@ class Running:
             seed=request.sampling.seed,
             top_logprobs=request.sampling.top_logprobs,
             host_masked=request.host_masked,
+            adapter=0 if self.adapter is None else self.adapter.slot,
         )
 
     def commit(self, record: RowRecord, now: float, idle: float) -> FinishReason | None:

@@ -43,6 +43,17 @@ class Kernels(Protocol[P]):
         """x [..., in] @ weight [out, in]^T + bias [out] -> [..., out]."""
         ...
 
+    def spread(self, slots: Tensor, tokens: int) -> Tensor:
+        """Adapter slots int64 [T], or [1] for all T of a piece, as `lora` of a padded piece takes them."""
+        ...
+
+    def lora(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, slots: Tensor) -> Tensor:
+        """y + b[slot] (a[slot] x) for each token, y itself (to the bit) for tokens of slot 0.
+
+        y [T, out], x [T, in], a [slots, rank, in], b [slots, out, rank], slots int64 [T], or [1] for all T -> [T, out].
+        """
+        ...
+
     def gelu_tanh(self, x: Tensor) -> Tensor:
         """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), in float32, cast back. Any shape."""
         ...

@@ -95,6 +95,21 @@ class Graphed:
         padded[: x.shape[0]] = x
         return padded
 
+    def spread(self, slots: Tensor, tokens: int) -> Tensor:
+        """See `Kernels.spread`. With fixed rows each token has its own slot, so that prompts compute as decodes do."""
+        return slots if self.rows is None else self.pad_rows(slots.expand(tokens))
+
+    def lora(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, slots: Tensor) -> Tensor:
+        """See `Kernels.lora`. One slot for all is looked up; else every adapter takes every token, in products of one
+        shape, and each token picks its own: no row shows in another, in any dtype."""
+        if slots.shape[0] == 1:
+            mine_a, mine_b = a.index_select(0, slots)[0], b.index_select(0, slots)[0]
+            delta = F.linear(F.linear(x, mine_a), mine_b)
+        else:
+            said = torch.bmm(torch.bmm(x.expand(a.shape[0], -1, -1), a.mT), b.mT)
+            delta = said[slots, torch.arange(x.shape[0], device=x.device)]
+        return torch.where((slots != 0)[:, None], y + delta, y)
+
     def gelu_tanh(self, x: Tensor) -> Tensor:
         """torch's own: one kernel, which computes in float32 and treats every element alike on a GPU."""
         return F.gelu(x, approximate="tanh")

@@ -78,6 +78,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def spread(slots: Tensor, tokens: int) -> Tensor:
+    """[1] serves any number of tokens; [T] gets zeros for the rows that fill up."""
+    return slots if slots.shape[0] == 1 else pad_rows(slots)
+
+
+def lora(y: Tensor, x: Tensor, a: Tensor, b: Tensor, slots: Tensor) -> Tensor:
+    """y + b[slot] (a[slot] x) for each token, y itself for tokens of slot 0.
+
+    y [T, out], x [T, in], a [slots, rank, in], b [slots, out, rank], slots int64 [T] or [1] -> [T, out]. Every adapter
+    that occurs takes all T rows, in GEMMs of one shape, and what is not its own is left out: company does not show.
+    """
+    for slot in sorted(set(slots.tolist()) - {0}):  # on the host: a kernel set for a GPU must not do that
+        delta = F.linear(F.linear(x, a[slot]), b[slot])
+        y = torch.where((slots == slot)[:, None], y + delta, y)
+    return y
+
+
 def gelu_tanh(x: Tensor) -> Tensor:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), in float32, cast back. Any shape."""
     z = x.float()

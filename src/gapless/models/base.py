@@ -7,6 +7,7 @@ the same bits whatever else is in the call, and however much: whoever's products
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -27,6 +28,22 @@ class KVCache(Protocol):
         ...
 
 
+class AdapterBank(Protocol):
+    """Slots for adapters, on the model's device. Slot 0 is no adapter and is never written."""
+
+    def load(self, slot: int, weights: object) -> None:
+        """Put what the model made of an adapter's file into a slot, in stream order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowAdapters:
+    """Which adapter each token goes through: `slots` int64 [T], or [1] when all T are one sequence's."""
+
+    bank: AdapterBank
+    slots: Tensor
+
+
 class Model(Protocol):
     """A vision-language model of the Moondream kind. All calls run under `torch.inference_mode`."""
 
@@ -45,15 +62,23 @@ class Model(Protocol):
         """Allocate the paged cache."""
         ...
 
+    def new_adapters(self, slots: int, rank: int) -> AdapterBank:
+        """Allocate slots 0..slots-1 for adapters of ranks up to `rank`, all empty."""
+        ...
+
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """uint8 [n, side, side, 3] -> [prefix - 1, dim] picture embeddings."""
         ...
 
-    def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
+    def prefill_prefix(
+        self, picture: Tensor, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """Compute BOS + picture as one bidirectional block at positions 0..prefix-1 into `pages` (int64 [n])."""
         ...
 
-    def prefill_inset(self, picture: Tensor, start: int, cache: KVCache, pages: Tensor) -> None:
+    def prefill_inset(
+        self, picture: Tensor, start: int, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """Compute picture [prefix - 1, dim] as one block at positions start.. of the sequence with page table `pages`.
 
         Each position of the block sees the whole block and positions 0..start-1, which were written before; `pages`
@@ -69,7 +94,14 @@ class Model(Protocol):
         """
         ...
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        cache: KVCache,
+        adapters: RowAdapters | None = None,
+    ) -> Tensor:
         """x [T, dim] at positions int64 [T] with page tables int64 [T, n] -> hidden [T, dim] (before the final norm).
 
         One table [1, n] serves tokens that are all one sequence's. A table may be narrower than the longest context.
@@ -77,6 +109,7 @@ class Model(Protocol):
         A table may be cut to any width that holds its token's page. Tables [1, n] are one sequence's, for all T.
         Writes each token's K/V at its position, then each token attends to positions 0..its own in its table. Tokens
         of one sequence may sit in one call (a prompt), in ascending position: what a token reads is written before.
+        `adapters`: in float32 a token of slot 0 has the same bits as without, and every other the same in any company.
         """
         ...
 

@@ -31,9 +31,12 @@ DTYPES = {
 """Dtypes by the names that safetensors has for them."""
 
 
-def read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, Header]]:
-    """Map the file. Raises `InvalidCheckpoint` for anything but one flat dict of tensors by name."""
+def read_pickled(path: Path, inside: str = "") -> tuple[dict[str, Tensor], dict[str, Header]]:
+    """Map the file. Raises `InvalidCheckpoint` for anything but one flat dict of tensors by name, or a dict that has it
+    under the name `inside`."""
     content = _load(path)
+    if inside and isinstance(content, dict) and inside in content:
+        content = content[inside]
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and type(tensor) is Tensor for name, tensor in content.items()
     ):

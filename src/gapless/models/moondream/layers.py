@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
+from gapless.models.moondream.adapters import LayerAdapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,12 @@ class Mlp:
         fc1, fc2 = (Linear.take(tensors, f"{name}.{part}", kernels) for part in ("fc1", "fc2"))
         return cls(fc1, fc2, kernels)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
-        return self.fc2(self.kernels.gelu_tanh(self.fc1(x)))
+    def __call__(self, x: Tensor, lora: LayerAdapters | None = None) -> Tensor:
+        """[..., in] -> [..., out]; with adapters [T, in] -> [T, out]."""
+        if lora is None:
+            return self.fc2(self.kernels.gelu_tanh(self.fc1(x)))
+        inner = self.kernels.gelu_tanh(lora.add("mlp.fc1", self.fc1(x), x))
+        return lora.add("mlp.fc2", self.fc2(inner), inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Experts:
         router = Linear.take(tensors, f"{name}.router", kernels)
         return cls(router, tensors[f"{name}.fc1.weight"], tensors[f"{name}.fc2.weight"], count, kernels)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, lora: LayerAdapters | None = None) -> Tensor:
         """[T, D] -> [T, D]."""
         weights, chosen = self.kernels.route(self.router(x), self.count)
         return self.kernels.experts(x, weights, chosen, self.up, self.down)

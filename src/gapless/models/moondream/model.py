@@ -15,11 +15,12 @@ from torch import Tensor
 
 from gapless.kernels.base import Kernels
 from gapless.kernels.choose import choose
-from gapless.models.base import KVCache
+from gapless.models.base import KVCache, RowAdapters
+from gapless.models.moondream.adapters import Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.region import Region
-from gapless.models.moondream.text import TextDecoder
+from gapless.models.moondream.text import Adapted, TextDecoder
 from gapless.models.moondream.vision import VisionTower
 
 
@@ -49,18 +50,26 @@ class Moondream:
         """Allocate the paged cache for page numbers 0..pages-1."""
         return PagedKV(self.config.text, pages, page_size, self.dtype, self.device)
 
+    def new_adapters(self, slots: int, rank: int) -> Slots:
+        """Allocate slots 0..slots-1 for adapters of ranks up to `rank`, all empty."""
+        return Slots(self.config.text, slots, rank, self.dtype, self.device, self.kernels)
+
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Uint8 [1 + rows * columns, side, side, 3] -> [prefix - 1, dim]."""
         return self.vision(crops.to(self.device), tiling)
 
-    def prefill_prefix(self, picture: Tensor, cache: KVCache, pages: Tensor) -> None:
+    def prefill_prefix(
+        self, picture: Tensor, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """Compute BOS + picture [prefix - 1, dim] as one block into `pages` int64 [n]."""
         bos = self.text.wte[self.config.tokenizer.bos_id]
-        self.text.prefill_block(torch.cat((bos[None], picture)), 0, _own(cache), pages)
+        self.text.prefill_block(torch.cat((bos[None], picture)), 0, _own(cache), pages, _slots(adapters))
 
-    def prefill_inset(self, picture: Tensor, start: int, cache: KVCache, pages: Tensor) -> None:
+    def prefill_inset(
+        self, picture: Tensor, start: int, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
+    ) -> None:
         """Compute a picture [prefix - 1, dim] as one block at positions start.. behind what is in `pages` int64 [n]."""
-        self.text.prefill_block(picture, start, _own(cache), pages)
+        self.text.prefill_block(picture, start, _own(cache), pages, _slots(adapters))
 
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token.
@@ -73,12 +82,19 @@ class Moondream:
         sizes = self.kernels.by_rows(self.region.size_embedding, values)
         return torch.where(given, torch.where(sized, sizes, coords), self.text.wte[ids])
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: KVCache) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        cache: KVCache,
+        adapters: RowAdapters | None = None,
+    ) -> Tensor:
         """x [T, dim], positions int64 [T], tables int64 [T, n] or [1, n] -> hidden [T, dim], before the final norm.
 
         Tokens of one sequence come in ascending position.
         """
-        return self.text.forward(x, positions, tables, _own(cache))
+        return self.text.forward(x, positions, tables, _own(cache), _slots(adapters))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, vocab]."""
@@ -98,3 +114,14 @@ def _own(cache: KVCache) -> PagedKV:
     if not isinstance(cache, PagedKV):
         raise TypeError(f"a Moondream model reads the cache its own new_cache makes, not a {type(cache).__name__}")
     return cache
+
+
+def _slots(adapters: RowAdapters | None) -> Adapted | None:
+    """The adapters as what `new_adapters` made."""
+    if adapters is None:
+        return None
+    if not isinstance(adapters.bank, Slots):
+        raise TypeError(
+            f"a Moondream model reads slots its own new_adapters makes, not a {type(adapters.bank).__name__}"
+        )
+    return adapters.bank, adapters.slots

@@ -15,9 +15,13 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
+from gapless.models.moondream.adapters import LayerAdapters, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import TextConfig
 from gapless.models.moondream.layers import Experts, Linear, Mlp, Norm, Tau
+
+Adapted = tuple[Slots, Tensor]
+"""Resident adapters, and the slot of each token: int64 [T], or [1] for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,19 @@ class TextBlock:
             tau=None if config.tau == "none" else Tau.take(*tau),
         )
 
-    def inputs(self, n: Tensor, positions: Tensor) -> Tensor:
+    def inputs(self, n: Tensor, positions: Tensor, lora: LayerAdapters | None) -> Tensor:
         """[T, D] at positions int64 [T] -> queries, keys and values [T, 3 D], before they are rotated."""
-        qkv = self.qkv(n)
+        qkv = self.qkv(n) if lora is None else lora.add("attn.qkv", self.qkv(n), n)
         return qkv if self.tau is None else self.tau(qkv, positions)
+
+    def outputs(self, seen: Tensor, n: Tensor, lora: LayerAdapters | None) -> tuple[Tensor, Tensor]:
+        """What attention saw [T, D] and the normed input [T, D] -> what attention and feed-forward add, [T, D] each.
+
+        The adapter of proj reads the normed input, not what attention saw: so the adapters were trained.
+        """
+        if lora is None:
+            return self.proj(seen), self.mlp(n)
+        return lora.add("attn.proj", self.proj(seen), n), self.mlp(n, lora)
 
 
 class TextDecoder:
@@ -67,31 +80,45 @@ class TextDecoder:
             config.max_context, config.rotary_dims, config.rope_theta, self.wte.device
         )
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV) -> Tensor:
+    def forward(
+        self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV, adapters: Adapted | None = None
+    ) -> Tensor:
         """x [T, dim], positions int64 [T], tables int64 [T, n] or, for one sequence, [1, n] -> hidden [T, dim].
 
         Pieces run one after the other: tokens of one sequence come in ascending position.
         """
         shared = tables.shape[0] == 1
         pieces = self.kernels.pieces(x.shape[0], tables.shape[0])
-        done = [self._piece(x[p], positions[p], tables if shared else tables[p], cache) for p in pieces]
+        done = [
+            self._piece(x[p], positions[p], tables if shared else tables[p], cache, _part(adapters, p)) for p in pieces
+        ]
         return done[0] if len(done) == 1 else torch.cat(done)
 
-    def _piece(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV) -> Tensor:
+    def _piece(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV, adapters: Adapted | None) -> Tensor:
         """One piece through all layers; each layer writes all its keys before it attends."""
         real, kernels = x.shape[0], self.kernels
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
+        loras = self._layers(adapters, None if adapters is None else kernels.spread(adapters[1], real))
+        for block, lora, keys, values in zip(self.blocks, loras, cache.keys, cache.values, strict=True):
             n = block.ln(x)
-            q, k, v = self._rotated(block.inputs(n, places)[:real], cos, sin)
+            q, k, v = self._rotated(block.inputs(n, places, lora)[:real], cos, sin)
             kernels.write_kv(k, v, keys, values, kernels.cells(at))
             seen = kernels.pad_rows(kernels.attend(q, keys, values, at).flatten(1))
-            x = x + block.proj(seen) + block.mlp(n)
+            attended, thought = block.outputs(seen, n, lora)
+            x = x + attended + thought
         return x[:real]
 
-    def prefill_block(self, x: Tensor, start: int, cache: PagedKV, pages: Tensor) -> None:
+    def _layers(self, adapters: Adapted | None, slots: Tensor | None) -> list[LayerAdapters | None]:
+        """The adapters of each layer."""
+        if adapters is None or slots is None:
+            return [None] * len(self.blocks)
+        return [LayerAdapters(linears, slots) for linears in adapters[0].layers]
+
+    def prefill_block(
+        self, x: Tensor, start: int, cache: PagedKV, pages: Tensor, adapters: Adapted | None = None
+    ) -> None:
         """Run x [P, dim] at positions start.. as one block; keep its K/V in `pages` int64 [n], the sequence's table.
 
         All of the block see all of it, and positions 0..start-1, which are read from `pages`.
@@ -100,15 +127,17 @@ class TextDecoder:
         page, offset = pages[positions // cache.page_size], positions % cache.page_size
         before, cell, own = (page[:start], offset[:start]), (page[start:], offset[start:]), positions[start:]
         cos, sin = self.cos[start : start + x.shape[0]], self.sin[start : start + x.shape[0]]
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
+        loras = self._layers(adapters, None if adapters is None else adapters[1])
+        for block, lora, keys, values in zip(self.blocks, loras, cache.keys, cache.values, strict=True):
             n = block.ln(x)
-            q, k, v = self._rotated(block.inputs(n, own), cos, sin)
+            q, k, v = self._rotated(block.inputs(n, own, lora), cos, sin)
             self.kernels.write_kv(k, v, keys, values, cell)
             if start:
                 earlier = self.kernels.read_kv(keys, values, before)
                 k, v = (torch.cat(parts) for parts in zip(earlier, (k, v), strict=True))
             seen = self.kernels.attend_block(q[None], k[None], v[None])[0].flatten(1)
-            x = x + block.proj(seen) + block.mlp(n)
+            attended, thought = block.outputs(seen, n, lora)
+            x = x + attended + thought
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T, vocab]."""
@@ -120,3 +149,10 @@ class TextDecoder:
         parts = qkv.view(qkv.shape[0], 3 * heads, -1)
         turned = self.kernels.rope(parts[:, : 2 * heads], cos, sin)
         return turned[:, :heads], turned[:, heads:], parts[:, 2 * heads :]
+
+
+def _part(adapters: Adapted | None, piece: slice) -> Adapted | None:
+    """The tokens of a piece; one slot for all stays."""
+    if adapters is None or adapters[1].shape[0] == 1:
+        return adapters
+    return adapters[0], adapters[1][piece]

@@ -1,0 +1,124 @@
+"""Adapters in slots: every device says what the oracle says, at every depth, with fewer slots than adapters."""
+
+import random
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+from tests.fakes.hash_language import HashSpec
+from tests.fakes.hash_model import HashModel
+from tests.fakes.host_stage import host_stage
+from tests.fakes.inline_stage import inline_stage
+from tests.fakes.scene import Entry, ask, expected, limits_of, mix_of_requests, picture, sim_stage
+from tests.fakes.sim_device import Fault
+from tests.fakes.verdict import judge, judge_all
+
+from gapless.errors import RequestFailed, StepFailed
+from gapless.records import Adapter
+
+SPEC = HashSpec()
+ADAPTERS = [Adapter(f"a{i}", i, 0x51ED_2701_0000_0000 + 7919 * i) for i in range(1, 6)]
+AMPLE, TINY = 400, 33
+
+
+def scene(seed, count=18, host=0.0, adapters=ADAPTERS):
+    """A third without adapter, the rest with one of them."""
+    rng = random.Random(seed)
+    entries = mix_of_requests(seed, count, host=host, spread=12, inset=SPEC.prefix - 1)
+    chosen = [rng.choice([None, None, *adapters]) for _ in entries]
+    return [replace(e, request=replace(e.request, adapter=a)) for e, a in zip(entries, chosen, strict=True)]
+
+
+@contextmanager
+def stage_on(device, depth, slots, pages=AMPLE, seed=0, faults=()):
+    with ExitStack() as stack:
+        if device == "sim":
+            limits = limits_of(SPEC, depth, pages=pages, adapters=slots)
+            yield sim_stage(SPEC, limits, faults=faults, delays=(0.0, 3.0))
+        else:
+            make = host_stage if device == "host" else inline_stage
+            made = make(HashModel(SPEC), depth, pages=pages, seed=seed, delays=(0.0, 0.001), adapters=slots)
+            yield stack.enter_context(made)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("device", ["sim", "host", "cuda"])
+def test_five_adapters_in_few_slots_are_exact(device, depth, slots):
+    """S-LOR-06, S-LOR-08: one or two slots, five adapters in rotation and rows without; cancellations among them."""
+    entries = scene(depth + 10 * slots, host=0.2)
+    with stage_on(device, depth, slots, seed=depth) as (stage, refereed):
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        refereed.audit()
+        assert refereed.referee.tally.adapters >= 5
+        assert stage.engine.adapters.resident == slots and not stage.engine.adapters.held()
+        if depth > 1:
+            assert refereed.referee.tally.zombies > 0
+
+
+@pytest.mark.parametrize("device", ["sim", "cuda"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_preempted_rows_continue_with_their_adapter(device, depth):
+    entries = scene(5, host=0.2)
+    long = {"max_tokens": 35, "max_objects": 10}
+    entries = [replace(e, request=replace(e.request, sampling=replace(e.request.sampling, **long))) for e in entries]
+    with stage_on(device, depth, 2, pages=TINY) as (stage, refereed):
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        refereed.audit()
+        assert refereed.referee.tally.resumed > 0
+
+
+def shown(number, adapter, **sampling):
+    return replace(ask(number, shown=picture(1), **sampling), adapter=adapter)
+
+
+def test_the_same_picture_is_shared_only_under_the_same_adapter():
+    """S-LOR-06: A, then B, then none, about one picture: three blocks, and a fourth request shares A's."""
+    asked = [ADAPTERS[0], ADAPTERS[1], None, ADAPTERS[0]]
+    entries = [Entry(shown(i, a, max_tokens=30)) for i, a in enumerate(asked, 1)]
+    with stage_on("sim", 2, 2) as (stage, refereed):
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        assert refereed.referee.tally.shared_blocks == 1
+    assert len({e.tokens for e in expected(SPEC, entries[:3]).values()}) == 3, "adapters that change nothing"
+
+
+def test_a_new_version_serves_no_old_block_and_running_rows_keep_theirs():
+    """S-LOR-01: a second version under the same name, while the first runs and after it."""
+    old, new = ADAPTERS[0], Adapter(ADAPTERS[0].name, 99, 0x77AA_0000_1234_5678)
+    entries = [Entry(shown(1, old, max_tokens=35)), Entry(shown(2, new), arrives=6), Entry(shown(3, new), arrives=90)]
+    with stage_on("sim", 2, 2) as (stage, refereed):
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        assert refereed.referee.tally.shared_blocks == 0 and refereed.referee.tally.adapters == 2
+
+
+def test_only_requests_without_adapter_pass_one_that_waits_for_a_slot():
+    """One slot, held: the second adapter waits, a request for the first one may not pass it, one for none may."""
+    a, b = ADAPTERS[:2]
+    entries = [Entry(replace(ask(1, max_tokens=30), adapter=a))]
+    entries += [Entry(replace(ask(n, max_tokens=4), adapter=x), arrives=3) for n, x in ((2, b), (3, a), (4, None))]
+    order = []
+    with stage_on("sim", 2, 1) as (stage, refereed):
+        launch = refereed.launch
+
+        def noted(step):
+            order.extend(p.adapter.name if p.adapter else p.start.adapter for p in step.prefills)
+            launch(step)
+
+        refereed.launch = noted
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+    assert order == ["a1", 0, "a2", "a1"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_step_that_should_bring_an_adapter_and_fails_leaves_nobody_with_it(depth):
+    """S-LOR-04 too: whoever waited for the adapter begins again, brings it again, and all leases come back."""
+    a, b = ADAPTERS[:2]
+    entries = [Entry(replace(ask(n, max_tokens=9), adapter=x)) for n, x in ((1, a), (2, a), (3, b), (4, None))]
+    entries += [Entry(replace(ask(n, max_tokens=9), adapter=a), arrives=1) for n in (5, 6)]
+    faults = (Fault("device", 0, StepFailed("an injected fault")), Fault("device", 2, StepFailed("and another")))
+    with stage_on("sim", depth, 2, faults=faults) as (stage, refereed):
+        heard, right = stage.play(entries), expected(SPEC, entries)
+        for entry in entries:
+            judge(heard[entry.request.id], right[entry.request.id], (RequestFailed,))
+        assert sum(h.finish.error is None for h in heard.values()) >= 4
+        refereed.audit()
