@@ -41,9 +41,14 @@ def stage_on(device, depth, slots, pages=AMPLE, seed=0, faults=()):
             yield stack.enter_context(made)
 
 
-@pytest.mark.parametrize("slots", [1, 2])
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
-@pytest.mark.parametrize("device", ["sim", "host", "cuda"])
+EVERY = [(device, depth, slots) for device in ("sim", "host", "cuda") for depth in (1, 2, 3, 4) for slots in (1, 2)]
+QUICK = [case for case in EVERY if case[0] == "sim" or (case[1] + case[2]) % 4 == 0]
+
+
+@pytest.mark.parametrize(
+    ("device", "depth", "slots"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in EVERY],
+)
 def test_five_adapters_in_few_slots_are_exact(device, depth, slots):
     """S-LOR-06, S-LOR-08: one or two slots, five adapters in rotation and rows without; cancellations among them."""
     entries = scene(depth + 10 * slots, host=0.2)

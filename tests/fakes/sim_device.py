@@ -43,11 +43,7 @@ from gapless.records import (
     ValueHead,
 )
 
-SPANS = {
-    "forward": (Lane.COMPUTE, "forward"),
-    "sample": (Lane.COMPUTE, "sampling"),
-    "copy": (Lane.COPY, "copy"),
-}
+SPANS = {"forward": (Lane.COMPUTE, "forward"), "sample": (Lane.COMPUTE, "sampling"), "copy": (Lane.COPY, "copy")}
 """Events that a timeline shows, as it names them."""
 
 
@@ -254,31 +250,29 @@ class SimDevice:
 
     def _start(self, prefill: Prefill, failed: bool) -> None:
         start = prefill.start
-        walker = Walker(self._table, start.state, start.left, start.left_next, start.objects_left)
-        if prefill.adapter is not None and not failed:
-            assert isinstance(prefill.adapter.weights, int)
+        if prefill.adapter and not failed:
             self._adapters[start.adapter] = prefill.adapter.weights
+        walker = Walker(self._table, start.state, start.left, start.left_next, start.objects_left)
         row = SimRow(start, list(prefill.pages), walker, prefill.position, adapter=self._adapters[start.adapter])
         self._rows[start.ref] = row
         if failed:
             self._memory.ruin(prefill.prefix_pages)
             return
-        if prefill.picture is not None:
-            picture = lang.picture_word(prefill.picture.crops, prefill.picture.tiling)
+        if (shown := prefill.picture) is not None:
+            picture = lang.picture_word(shown.crops, shown.tiling)
             self._memory.write_block(prefill.prefix_pages, picture, row.adapter)
         if prefill.tail is not None:
             self._memory.copy_page(*prefill.tail)
-        insets = {prefill.position + inset.at: inset.picture for inset in prefill.insets}
-        while row.position < prefill.position + len(prefill.ids):
-            if row.position in insets:
-                self._show(row, insets[row.position])
+        insets = {inset.at: inset.picture for inset in prefill.insets}
+        while (at := row.position - prefill.position) < len(prefill.ids):
+            if at in insets:
+                self._show(row, insets[at])
             else:
-                at = row.position - prefill.position
                 self._feed(row, prefill.ids[at], prefill.values[at])
 
     def _show(self, row: SimRow, picture: Picture) -> None:
-        word = lang.picture_word(picture.crops, picture.tiling)
-        self._memory.write_inset(row.table, word, row.position, row.adapter)
+        shown = lang.picture_word(picture.crops, picture.tiling)
+        self._memory.write_inset(row.table, shown, row.position, row.adapter)
         row.position += self._spec.prefix - 1
 
     def _decode(self, row: SimRow) -> None:
@@ -290,8 +284,8 @@ class SimDevice:
         self._feed(row, token.id, token.values)
 
     def _feed(self, row: SimRow, token_id: int, values: tuple[float, ...]) -> None:
-        word = lang.word_of(self._spec, token_id, values) ^ row.adapter
-        row.hidden = self._memory.forward(row.table, row.position, word)
+        own = lang.word_of(self._spec, token_id, values) ^ row.adapter
+        row.hidden = self._memory.forward(row.table, row.position, own)
         row.position += 1
 
     def _sample(self, step: Step, landing: Landing, masks: dict[RowRef, Mask | None]) -> None:

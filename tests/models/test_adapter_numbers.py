@@ -20,7 +20,7 @@ from gapless.models.moondream.adapters import branches, pack, read
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.registry import load_model
-from gapless.weights.adapters import checked_name
+from gapless.skills.settings import adapter_name
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
@@ -211,6 +211,6 @@ def test_internal_names_and_pickles_read_the_same(tmp_path):
 
 @pytest.mark.parametrize("name", ["", " ", "../x", "a/b", "-a", "x" * 65, "é", 7, None])
 def test_names_that_cannot_be(name):
-    with pytest.raises(InvalidRequest, match="an adapter's name is"):
-        checked_name(name)
-    assert checked_name("moon@12.v-1_b") == "moon@12.v-1_b"
+    with pytest.raises(InvalidRequest, match="adapter must be a name"):
+        adapter_name(name)
+    assert adapter_name("moon@12.v-1_b") == "moon@12.v-1_b"

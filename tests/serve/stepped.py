@@ -44,7 +44,7 @@ class SteppedRunner:
     def now(self):
         return self.stage.clock.now()
 
-    def submit(self, prompt, program, sampling, deadline, channel):
+    def submit(self, prompt, program, sampling, deadline, channel, adapter=None):
         request = Request(next(self._ids), prompt, program, sampling, False, deadline, self.now())
         self._open[request.id] = channel
         self.stage.mailbox.submit(request)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from gapless.api.call import AsyncCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
+from gapless.api.shelf import adapter_path
 from gapless.api.stream import AsyncStream
 from gapless.api.vlm import VLM, Images, Messages, OnError, one_picture, returns_errors
 from gapless.errors import GaplessError
 from gapless.observe.accounting import Accounting
+from gapless.skills.settings import adapter_name
 from gapless.skills.spatial import SpatialRefs
 
 
@@ -33,6 +36,19 @@ class AsyncVLM:
     async def encode_image(self, image: Image) -> EncodedImage:
         """See `VLM.encode_image`."""
         return await asyncio.to_thread(self.desk.encode, image)
+
+    async def load_adapter(self, name: str, path: str | Path) -> None:
+        """See `VLM.load_adapter`."""
+        await asyncio.to_thread(self.desk.runner.load_adapter, adapter_name(name), adapter_path(path))
+
+    def unload_adapter(self, name: str) -> None:
+        """See `VLM.unload_adapter`."""
+        self.desk.runner.unload_adapter(adapter_name(name))
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that calls may ask for."""
+        return self.desk.runner.adapters()
 
     async def query(
         self,

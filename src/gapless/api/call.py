@@ -40,7 +40,7 @@ class Call:
         self._channel = channel
         self._id = 0  # nobody's, until there is a request
         deadline = None if ask.timeout is None else started + ask.timeout
-        self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel)
+        self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel, ask.adapter)
 
     def cancel(self) -> None:
         """Ask for the end of the request; nothing happens if it has ended."""

@@ -20,7 +20,9 @@ from dataclasses import asdict
 
 from gapless.api import wire
 from gapless.api.arena import ArenaView
+from gapless.api.child_shelf import ChildShelf
 from gapless.api.opening import load_weights, open_device
+from gapless.api.shelf import Shelf
 from gapless.config import EngineConfig, Opening
 from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
@@ -42,8 +44,9 @@ _log = logging.getLogger("gapless")
 class SocketMailbox:
     """The loop's mailbox (`engine.mailbox.Mailbox`) at the end of a socket. `closing`, `hasty`: see `wire.Close`."""
 
-    def __init__(self, line: wire.Line, arena: ArenaView) -> None:
+    def __init__(self, line: wire.Line, arena: ArenaView, shelf: ChildShelf) -> None:
         self.closing = False
+        self.shelf = shelf
         self.hasty = False
         self.asked = 0
         """How many `Totals` are owed."""
@@ -93,6 +96,10 @@ class SocketMailbox:
                     self.open.add(submit.id)
                 case wire.Cancel(id=request_id):
                     self.cancel(request_id)
+                case wire.Shelve() as order:
+                    self.shelf.begin(order)
+                case wire.Discard(key=key):
+                    self.shelf.discard(key)
                 case wire.Tell():
                     self.asked += 1
                 case wire.Close(drain=drain):
@@ -112,16 +119,26 @@ class SocketMailbox:
             submit.host_masked,
             submit.deadline,
             submit.submitted,
+            None if submit.adapter is None else self.shelf.get(submit.adapter),
         )
 
 
 class EngineLoop:
     """Ticks until it is closed or fails. Owns the device from here on."""
 
-    def __init__(self, line: wire.Line, arena: ArenaView, device: Device, table: Table, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        line: wire.Line,
+        arena: ArenaView,
+        device: Device,
+        table: Table,
+        config: EngineConfig,
+        shelf: Shelf | None = None,
+    ) -> None:
         self._line = line
         self._arena = arena
-        self._mailbox = SocketMailbox(line, arena)
+        self.shelf = ChildShelf(shelf)
+        self._mailbox = SocketMailbox(line, arena, self.shelf)
         self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
 
     def totals(self) -> Accounting:
@@ -155,16 +172,18 @@ class EngineLoop:
         freed = self._arena.take_freed()
         if emissions or freed:
             self._line.send(wire.Report(tuple(map(wire.News.of, emissions)), freed))
+        for answer in self.shelf.take_answers():
+            self._line.send(answer)
         for _ in range(self._mailbox.asked):
             self._line.send(wire.Totals(self.totals(), self._engine.standing()))
         self._mailbox.asked = 0
 
     def _rest(self) -> None:
-        """Sleep until there is news, or for a moment if something still refers to a picture whose room callers may wait
-        for: a cycle of references, a worker of the device that is not quite done."""
+        """Sleep until there is news; for a moment if an adapter is being read, or something still refers to a picture
+        whose room callers may wait for: a cycle of references, a worker of the device that is not quite done."""
         if self._arena.lent:
             gc.collect()
-        patience = SOON if self._arena.lent else None
+        patience = SOON if self._arena.lent or self.shelf.waiting else None
         self.deliver()  # after that look: nothing is freed unsaid before a long sleep
         self._engine.meter.enter(Part.MAIL)
         self._mailbox.sleep(patience)
@@ -233,7 +252,7 @@ def _load(line: wire.Line, arena: ArenaView) -> tuple[EngineLoop, Device]:
     reporter.show("loading the weights", 0, 1)
     weights = load_weights(opening, reporter)
     device, plan = open_device(weights, opening, reporter)
-    loop = EngineLoop(line, arena, device, weights.table, weights.config)
+    loop = EngineLoop(line, arena, device, weights.table, weights.config, weights.shelf)
     ready(line, loop, weights.config.max_rows, weights.loaded.model.prefix, weights.loaded.model.max_context, plan)
     return loop, device
 
@@ -244,7 +263,7 @@ def ready(line: wire.Line, loop: EngineLoop, rows: int, prefix: int, max_context
     gc.freeze()
     sys.setswitchinterval(SWITCH_INTERVAL)
     fields = None if plan is None else asdict(plan)  # type: ignore[call-overload]
-    line.send(wire.Ready(rows, prefix, max_context, loop.totals(), fields))
+    line.send(wire.Ready(rows, prefix, max_context, loop.totals(), fields, loop.shelf.keys))
 
 
 def main() -> None:

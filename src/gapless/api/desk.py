@@ -72,8 +72,30 @@ class EngineHandle(Protocol):
         """Seconds on the loop's clock, for deadlines."""
         ...
 
-    def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
-        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
+    def submit(
+        self,
+        prompt: Prompt,
+        program: str,
+        sampling: Sampling,
+        deadline: float | None,
+        channel: Channel,
+        adapter: str | None = None,
+    ) -> int:
+        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`, and `InvalidRequest`
+        for an adapter that is not loaded."""
+        ...
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Read an adapter; requests from now on may name it. One of the same name is replaced for them, and kept by
+        those before. Raises `InvalidAdapter`, or `InvalidRequest` where there are no slots."""
+        ...
+
+    def unload_adapter(self, name: str) -> None:
+        """Requests may name it no longer; those that did keep it. Returns at once. Raises `InvalidRequest`."""
+        ...
+
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that requests may ask for."""
         ...
 
     def cancel(self, request_id: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from gapless.api.desk import Desk
 from gapless.api.opening import ROWS, load_weights, open_device
 from gapless.api.runner import Runner
+from gapless.api.shelf import Shelf, adapter_path
 from gapless.api.vlm import VLM
 from gapless.config import Constraints, DType, EngineConfig, ImageLimits, Opening
 from gapless.constrain.table import Table
@@ -22,6 +23,7 @@ from gapless.models.moondream.config import MoondreamConfig, VisionConfig
 from gapless.models.moondream.identify import identify
 from gapless.models.moondream.templates import Templates
 from gapless.skills.base import SkillContext, check_tokenizer
+from gapless.skills.settings import adapter_name
 from gapless.skills.tokenizer import Tokenizer
 from gapless.weights.folder import find_files
 from gapless.weights.hub import Located, locate
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "ROWS", "Progress", "assemble", "check_size", "crop_spec", "load", "open_model"]
 
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
+LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64}
 """The most that `load` takes: beyond it lies no use, only memory that runs out."""
 SPARE_PICTURES = 4
 """Room of an engine process for pictures of requests that wait, beside those of all rows."""
@@ -55,6 +58,9 @@ def load(
     graphs: bool = True,
     progress: Progress | None = None,
     process: bool = False,
+    adapters: Mapping[str, str | Path] | None = None,
+    max_adapters: int | None = None,
+    max_adapter_rank: int | None = None,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -66,6 +72,9 @@ def load(
     after each commit instead of on the device: slower, same answers. `threads`: torch's on the CPU device (None: all
     cores but one). `process` runs the engine in a process of its own (extra "process"): pictures, text and whatever
     else the caller's process does then cost the engine's steps nothing. It ends with the caller's process.
+    `adapters`: LoRA adapters, a folder or file by name; a call chooses one with `settings={"adapter": name}`, and calls
+    with different ones run in one batch. `max_adapters` run at once, others wait (None: 8); given alone it makes room
+    for `VLM.load_adapter`. `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     opening = Opening(
@@ -80,8 +89,19 @@ def load(
         threads=threads,
         revision=revision,
         graphs=graphs,
+        adapters=_adapters(adapters),
+        max_adapters=max_adapters,
+        max_adapter_rank=max_adapter_rank,
     )
     return open_model(opening, image_limits, process=process, progress=progress)
+
+
+def _adapters(named: Mapping[str, str | Path] | None) -> tuple[tuple[str, str], ...]:
+    if named is None:
+        return ()
+    if not isinstance(named, Mapping):
+        raise InvalidRequest(f"adapters must be a dict of paths by name, not {shown(named)}", param="adapters")
+    return tuple((name, adapter_path(path)) for name, path in named.items())
 
 
 def open_model(
@@ -112,7 +132,10 @@ def _check(opening: Opening) -> None:
             f'constraints must be "device" or "host", not {shown(opening.constraints)}', param="constraints"
         )
     _check_sizes({"depth": opening.depth, "page_size": opening.page_size})
-    given = (("max_rows", opening.max_rows), ("pages", opening.pages), ("threads", opening.threads))
+    for name, _ in opening.adapters:
+        adapter_name(name)
+    sizes = ("max_rows", "pages", "threads", "max_adapters", "max_adapter_rank")
+    given = [(name, getattr(opening, name)) for name in sizes]
     _check_sizes({name: size for name, size in given if size is not None})
 
 
@@ -122,7 +145,7 @@ def _load_here(opening: Opening, limits: ImageLimits, progress: Progress | None)
     _tokenizer(loaded.config, loaded.tokenizer_path)
     opened, plan = open_device(weights, opening, progress)
     try:
-        return assemble(loaded, opened, table, config, limits, plan)
+        return assemble(loaded, opened, table, config, limits, plan, weights.shelf)
     except BaseException:
         opened.close()
         raise
@@ -185,7 +208,13 @@ def _tokenizer(config: MoondreamConfig, path: Path) -> Tokenizer:
 
 
 def assemble(
-    loaded: Loaded, device: Device, table: Table, config: EngineConfig, limits: ImageLimits, plan: GpuPlan | None = None
+    loaded: Loaded,
+    device: Device,
+    table: Table,
+    config: EngineConfig,
+    limits: ImageLimits,
+    plan: GpuPlan | None = None,
+    shelf: Shelf | None = None,
 ) -> VLM:
     """Put a loaded model on an open device behind an engine of its own.
 
@@ -200,7 +229,7 @@ def assemble(
         max_context=loaded.model.max_context,
         name=loaded.name,
     )
-    runner = Runner(device, table, config)
+    runner = Runner(device, table, config, shelf)
     return VLM(Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows), plan)
 
 

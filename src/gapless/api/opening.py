@@ -6,9 +6,10 @@ an engine process imports neither PIL nor a tokenizer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gapless.api.shelf import SLOTS, Shelf
 from gapless.config import CudaDeviceConfig, EngineConfig, HostDeviceConfig, Opening
 from gapless.constrain.table import Table, build_table
 from gapless.device.base import Device
@@ -32,6 +33,8 @@ class Weights:
     where: str
     table: Table
     config: EngineConfig
+    shelf: Shelf | None
+    """Its adapters; None for a model without slots for any."""
 
 
 def load_weights(opening: Opening, progress: Progress | None = None) -> Weights:
@@ -40,8 +43,11 @@ def load_weights(opening: Opening, progress: Progress | None = None) -> Weights:
 
     where = choose_device(opening.device, TorchDriver())
     config = opening.engine(rows=ROWS[where.partition(":")[0]])
-    loaded = _load_model(opening, where, progress)
-    return Weights(loaded, where, build_table(Templates.of(loaded.config).rules()), config)
+    loaded, shelf = _load_model(opening, where, progress), None
+    if opening.adapters or opening.max_adapters is not None:
+        shelf = Shelf.of(loaded, opening.adapters, opening.max_adapter_rank)
+        config = replace(config, adapters=opening.max_adapters or SLOTS, adapter_rank=shelf.maker.rank)
+    return Weights(loaded, where, build_table(Templates.of(loaded.config).rules()), config, shelf)
 
 
 def open_device(weights: Weights, opening: Opening, progress: Progress | None) -> tuple[Device, GpuPlan | None]:

@@ -29,6 +29,7 @@ import zmq
 from gapless.api import wire
 from gapless.api.arena import room_for
 from gapless.api.channel import Channel
+from gapless.api.remote_shelf import RemoteShelf
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout
@@ -60,8 +61,9 @@ class RemoteRunner:
         self._totals, self._standing = ready.totals, Standing()
         self._answers = Answers()
         self._asked: deque[SimpleQueue[None]] = deque()
-        self._orders: SimpleQueue[Request | int | wire.Tell] = SimpleQueue()
-        """Requests, ids to cancel, and a wish for totals."""
+        self._orders: SimpleQueue[Request | int | wire.Tell | wire.Shelve | wire.Discard] = SimpleQueue()
+        """Requests, ids to cancel, wishes for totals, adapters to load and to discard."""
+        self._shelf = RemoteShelf(ready.adapters)
         self._pending: deque[Request] = deque()
         self._given_up: set[int] = set()
         self._closing = self._hasty = self._over = False
@@ -121,8 +123,16 @@ class RemoteRunner:
         if self._closing:
             raise EngineClosed("the engine was closed; load the model again to go on")
 
-    def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
-        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
+    def submit(
+        self,
+        prompt: Prompt,
+        program: str,
+        sampling: Sampling,
+        deadline: float | None,
+        channel: Channel,
+        adapter: str | None = None,
+    ) -> int:
+        """See `EngineHandle.submit`."""
         room = room_for(prompt.pictures)
         if room > self._process.arena.capacity:
             raise InvalidRequest(
@@ -132,7 +142,8 @@ class RemoteRunner:
             )
         with self._lock:
             self.check()
-            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now())
+            own = None if adapter is None else self._shelf.get(adapter)
+            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now(), own)
             self._open[request.id] = channel
             self._orders.put(request)
         self._wake()
@@ -142,6 +153,26 @@ class RemoteRunner:
         """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
         self._orders.put(request_id)
         self._wake()
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """See `EngineHandle.load_adapter`. The engine's process reads it."""
+        self.check()
+        order, answer = self._shelf.order(name, path)
+        self._orders.put(order)
+        self._wake()
+        if (error := answer.get()) is not None:
+            raise error
+
+    def unload_adapter(self, name: str) -> None:
+        """See `EngineHandle.unload_adapter`."""
+        with self._lock:
+            self.check()
+            self._orders.put(self._shelf.drop(name))
+        self._wake()
+
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that requests may ask for."""
+        return self._shelf.names()
 
     def close(self, drain: bool = True, within: float | None = None) -> None:
         """See `Runner.close`; the process has ended when this returns. After `within` seconds it is killed."""
@@ -236,6 +267,10 @@ class RemoteRunner:
                     self._process.arena.free(offset)
                 for one in news:
                     self._deliver(one.emission())
+            case wire.Shelved() as said:
+                with self._lock:
+                    if (old := self._shelf.answered(said)) is not None:
+                        self._orders.put(old)
             case wire.Totals(totals=totals, standing=standing):
                 self._totals, self._standing = totals, standing
                 self._asked.popleft().put(None)
@@ -266,8 +301,10 @@ class RemoteRunner:
                         self._pending.append(request)
                     case int() as request_id:
                         self._cancel(request_id)
-                    case wire.Tell() as tell:
-                        self._process.line.send(tell)
+                    case wire.Discard(key=key):
+                        self._shelf.unused.append(key)
+                    case wire.Tell() | wire.Shelve() as order:
+                        self._process.line.send(order)
 
     def _cancel(self, request_id: int) -> None:
         if request_id not in self._open:
@@ -288,6 +325,8 @@ class RemoteRunner:
         """Send requests in order, as far as there is room for their pictures; end those whose time is over."""
         while self._pending and self._send(self._pending[0]):
             self._pending.popleft()
+        for discard in self._shelf.discards(request.adapter for request in self._pending):
+            self._process.line.send(discard)
         for request in list(self._pending):
             if request.deadline is not None and request.deadline <= self.now():
                 waited = self.now() - (request.submitted or 0.0)
@@ -304,21 +343,7 @@ class RemoteRunner:
         regions = self._process.arena.place_all(prompt.pictures)
         if regions is None:
             return False
-        front = 0 if prompt.picture is None else 1
-        self._process.line.send(
-            wire.Submit(
-                request.id,
-                prompt.ids,
-                prompt.values,
-                request.program,
-                request.sampling,
-                request.host_masked,
-                request.deadline,
-                request.submitted or 0.0,
-                regions[0] if front else None,
-                tuple((inset.at, region) for inset, region in zip(prompt.insets, regions[front:], strict=True)),
-            )
-        )
+        self._process.line.send(wire.Submit.of(request, regions))
         return True
 
     def _send_close(self) -> None:
@@ -350,6 +375,7 @@ class RemoteRunner:
         self._pending.clear()
         for answer in asked:
             answer.put(None)
+        self._shelf.end(error)
         for request_id, channel in left.items():
             finish = Finish(NOTHING, error=error)
             self._answers.note(finish)

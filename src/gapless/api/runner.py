@@ -22,6 +22,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from gapless.api.channel import Channel
+from gapless.api.shelf import Shelf, no_slots
 from gapless.config import EngineConfig
 from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
@@ -48,8 +49,9 @@ _log = logging.getLogger("gapless")
 class Runner:
     """Owns the device from here on; closes it at the end. All public methods may be called from any thread."""
 
-    def __init__(self, device: Device, table: Table, config: EngineConfig) -> None:
+    def __init__(self, device: Device, table: Table, config: EngineConfig, shelf: Shelf | None = None) -> None:
         self._device = device
+        self._shelf = shelf
         self._host_masked = config.constraints == "host"
         self._mailbox = ThreadMailbox()
         self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
@@ -89,11 +91,20 @@ class Runner:
         if self._closing:
             raise EngineClosed("the engine was closed; load the model again to go on")
 
-    def submit(self, prompt: Prompt, program: str, sampling: Sampling, deadline: float | None, channel: Channel) -> int:
-        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`."""
+    def submit(
+        self,
+        prompt: Prompt,
+        program: str,
+        sampling: Sampling,
+        deadline: float | None,
+        channel: Channel,
+        adapter: str | None = None,
+    ) -> int:
+        """See `EngineHandle.submit`."""
         with self._lock:
             self.check()
-            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now())
+            own = None if adapter is None else self._shelved(adapter).get(adapter)
+            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now(), own)
             self._open[request.id] = channel
             self._mailbox.submit(request)
             return request.id
@@ -102,6 +113,25 @@ class Runner:
         """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
         self._cancels.put(request_id)
         self._mailbox.notify()
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """See `EngineHandle.load_adapter`. Reads in the caller's thread."""
+        self.check()
+        self._shelved(name).load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """See `EngineHandle.unload_adapter`."""
+        self.check()
+        self._shelved(name).drop(name)
+
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that requests may ask for."""
+        return () if self._shelf is None else self._shelf.names()
+
+    def _shelved(self, name: str) -> Shelf:
+        if self._shelf is None:
+            raise no_slots(name)
+        return self._shelf
 
     def close(self, drain: bool = True, within: float | None = None) -> None:
         """Take no more requests, let running ones end (`drain`) or end them with `EngineClosed`, end the threads.

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gapless.api.call import BlockingCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
+from gapless.api.shelf import adapter_path
 from gapless.api.stream import Stream
 from gapless.errors import GaplessError, InvalidRequest, shown
 from gapless.observe.accounting import Accounting
 from gapless.skills.messages import Conversation
+from gapless.skills.settings import adapter_name
 from gapless.skills.spatial import SpatialRefs
 
 if TYPE_CHECKING:
@@ -30,9 +33,10 @@ Messages = Sequence[Mapping[str, Any]] | Conversation
 class VLM:
     """A loaded model; made by `gapless.load`. Use it as a context manager or call `close`; exit does so too.
 
-    `settings` of all methods: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds); where the answer is
-    in words also stop (a text or a list of them) and logprobs (0 to 20 alternatives a token). `on_error` says what
-    becomes of one bad picture in a list: "raise" its error and cancel the others, or "return" it in its place.
+    `settings` of all methods: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds), adapter (the name
+    of a loaded one); where the answer is in words also stop (a text or a list of them) and logprobs (0 to 20
+    alternatives a token). `on_error` says what becomes of one bad picture in a list: "raise" its error and cancel the
+    others, or "return" it in its place.
     Raises `InvalidRequest`, `InvalidImage`, `PromptTooLong`, `RequestTimeout`, `EngineClosed`, `EngineDead` and the
     others of `gapless.errors`.
     """
@@ -138,6 +142,23 @@ class VLM:
         """
         asking = self.desk.segment(object, settings, spatial_refs, mask)
         return self._stream(image, asking) if stream else self._answer(image, asking, on_error)
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Read a LoRA adapter from a folder or file; calls from now on may name it in `settings={"adapter": name}`.
+
+        One of the same name is replaced: calls that run keep the old one, and nothing computed with it is used again.
+        Raises `InvalidAdapter`, after which all is as before; `InvalidRequest` for a model without slots.
+        """
+        self.desk.runner.load_adapter(adapter_name(name), adapter_path(path))
+
+    def unload_adapter(self, name: str) -> None:
+        """Calls may name it no longer; those that run keep it. Returns at once. Raises `InvalidRequest`."""
+        self.desk.runner.unload_adapter(adapter_name(name))
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that calls may ask for."""
+        return self.desk.runner.adapters()
 
     def check(self) -> None:
         """Raises `EngineDead` or `EngineClosed` if the engine takes no requests any more. Asks it nothing."""

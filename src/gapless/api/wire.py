@@ -8,6 +8,7 @@ and cause; of any other the name and the text are left. A frame that is no such 
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from gapless.api.arena import Region
 from gapless.config import Opening
 from gapless.errors import GaplessError, RequestFailed
 from gapless.observe.accounting import Accounting, Standing
-from gapless.records import Emission, Finish, FinishReason, Metrics, Sampling, Token
+from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Token
 
 LINGER = 2000
 """Milliseconds that a side which ends gives its last messages to be sent."""
@@ -111,12 +112,46 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     submitted: float
     region: Region | None = None
     insets: tuple[tuple[int, Region], ...] = ()
+    adapter: str | None = None
+    """Key of its adapter."""
+
+    @classmethod
+    def of(cls, request: Request, regions: Sequence[Region]) -> Submit:
+        """As a message; `regions` are those of all its pictures, in order."""
+        prompt, front = request.prompt, 0 if request.prompt.picture is None else 1
+        return cls(
+            request.id,
+            prompt.ids,
+            prompt.values,
+            request.program,
+            request.sampling,
+            request.host_masked,
+            request.deadline,
+            request.submitted or 0.0,
+            regions[0] if front else None,
+            tuple((inset.at, region) for inset, region in zip(prompt.insets, regions[front:], strict=True)),
+            None if request.adapter is None else request.adapter.key,
+        )
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """End a request."""
 
     id: int
+
+
+class Shelve(msgspec.Struct, frozen=True, tag=True):
+    """Load an adapter; answered with `Shelved` of this `order`."""
+
+    order: int
+    name: str
+    path: str
+
+
+class Discard(msgspec.Struct, frozen=True, tag=True):
+    """No request that follows has the adapter of this key."""
+
+    key: str
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
@@ -129,7 +164,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     drain: bool
 
 
-Downward = Open | Submit | Cancel | Tell | Close
+Downward = Open | Submit | Cancel | Shelve | Discard | Tell | Close
 
 
 # -- from the engine -----------------------------------------------------------------------------------------------
@@ -161,6 +196,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     max_context: int
     totals: Accounting
     plan: dict[str, Any] | None = None
+    adapters: dict[str, str] | None = None
+    """Keys by name; None without slots for any."""
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
@@ -168,6 +205,14 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
     news: tuple[News, ...]
     freed: tuple[int, ...] = ()
+
+
+class Shelved(msgspec.Struct, frozen=True, tag=True):
+    """The answer to one `Shelve`: a key, or why not."""
+
+    order: int
+    key: str = ""
+    error: ErrorNote | None = None
 
 
 class Totals(msgspec.Struct, frozen=True, tag=True):
@@ -189,7 +234,7 @@ class Died(msgspec.Struct, frozen=True, tag=True):
     error: ErrorNote
 
 
-Upward = Hello | Progressed | Refused | Ready | Report | Totals | Bye | Died
+Upward = Hello | Progressed | Refused | Ready | Report | Shelved | Totals | Bye | Died
 
 _encoder = msgspec.msgpack.Encoder()
 _downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)

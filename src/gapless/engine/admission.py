@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import insort
 
 from gapless.engine.adapters import AdapterPool, Resident
+from gapless.engine.needs import Pages
 from gapless.engine.prefix import PrefixEntry, PrefixTable
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
-from gapless.records import Adapter, DeviceLimits, Pages, Picture, Prefill, Prompt, RowRef
+from gapless.records import Adapter, DeviceLimits, Picture, Prefill, Prompt, RowRef
 
 
 class Admission:

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from gapless.constrain.table import Table, Walker
 from gapless.engine.admission import Admission
 from gapless.engine.mailbox import Mail
+from gapless.engine.needs import InFlight
 from gapless.engine.sequence import History, Roster, Running, Times
 from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout
 from gapless.observe.meter import Meter
-from gapless.records import Emission, Finish, FinishReason, Flags, InFlight, Request, RowRecord, RowRef
+from gapless.records import Emission, Finish, FinishReason, Flags, Request, RowRecord, RowRef
 
 
 class Book:

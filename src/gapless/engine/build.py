@@ -76,7 +76,7 @@ class Engine:
         """What is held now. For any thread: counts alone are read, each as it is at its moment."""
         running = sum(not seq.finalized for seq in self.roster.by_age())
         used = self.pages.total - self.pages.free
-        return Standing(running, self.pages.total, used, self.pipeline.slots_held)
+        return Standing(running, self.pages.total, used, self.pipeline.slots_held, self.adapters.resident)
 
     def audit(self) -> None:
         """Raise `InvariantBroken` if anything is leased while nothing runs (I5). Call when the loop is idle."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gapless.engine.needs import InFlight, Pages
 from gapless.engine.sequence import Roster, Running
-from gapless.records import DeviceLimits, InFlight, PageGrant, Pages, Prefill, RowRef, Step, StepKind
+from gapless.records import DeviceLimits, PageGrant, Prefill, RowRef, Step, StepKind
 
 
 class Admits(Protocol):

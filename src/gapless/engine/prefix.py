@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gapless.engine.needs import Pages
 from gapless.errors import InvariantBroken
-from gapless.records import Pages, RowRef
+from gapless.records import RowRef
 
 
 @dataclass(slots=True, eq=False)

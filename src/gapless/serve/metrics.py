@@ -142,6 +142,7 @@ class Sheet:
             ("kv_pages", held.pages, "Pages of the KV cache."),
             ("kv_pages_used", held.pages_used, "Pages of the KV cache that are used."),
             ("steps_in_flight", held.steps_in_flight, "Steps in flight."),
+            ("adapters_resident", held.adapters, "Adapters on the device."),
         ):
             gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
             gauge.add_metric([model], value)

@@ -68,7 +68,9 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question, checked. `timeout` in seconds, None for none. `text`: an answer in words, as its reader has it."""
+    """One question, checked. `timeout` in seconds, None for none. `text`: an answer in words, as its reader has it.
+
+    `adapter`: the name of the adapter it is answered with."""
 
     prompt: Prompt
     program: str
@@ -76,6 +78,7 @@ class Ask:
     reader: Reader
     timeout: float | None = None
     text: AnswerText | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def chat(
     sampling = text_sampling(context, prompt, chosen, phases=2 if reasoning else 1)
     text = answer_text(context, chosen)
     reader = ChatReader(context.tokenizer, templates.ids, text, reasoning=reasoning)
-    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, text)
+    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, text, chosen.adapter)
 
 
 def check_chat(context: SkillContext, conversation: Conversation, reasoning: object) -> None:

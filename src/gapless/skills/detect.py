@@ -33,4 +33,4 @@ def detect(
     body = wrapped(context, wrap, user_text(object, "object"), NOTHING, "object")
     prompt = to_prompt(context, pictured(picture, "detect"), body)
     sampling = greedy_sampling(context, prompt, chosen, stride=3)
-    return Ask(prompt, "detect", sampling, PlacesReader(context, "objects"), chosen.timeout)
+    return Ask(prompt, "detect", sampling, PlacesReader(context, "objects"), chosen.timeout, adapter=chosen.adapter)

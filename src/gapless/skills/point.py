@@ -25,4 +25,4 @@ def point(
     body = wrapped(context, wrap, user_text(object, "object"), refs, "object")
     prompt = to_prompt(context, pictured(picture, "point"), body)
     sampling = greedy_sampling(context, prompt, chosen, stride=2)
-    return Ask(prompt, "point", sampling, PlacesReader(context, "points"), chosen.timeout)
+    return Ask(prompt, "point", sampling, PlacesReader(context, "points"), chosen.timeout, adapter=chosen.adapter)

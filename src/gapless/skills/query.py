@@ -118,4 +118,4 @@ def query(
     sampling = text_sampling(context, prompt, chosen, phases=2 if reasoning else 1)
     words = answer_text(context, chosen)
     reader = QueryReader(context.tokenizer, templates.ids, words, reasoning=reasoning)
-    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, words)
+    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, words, chosen.adapter)

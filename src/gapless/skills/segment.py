@@ -108,4 +108,6 @@ def segment(
     picture = pictured(picture, "segment")
     prompt = to_prompt(context, picture, body)
     reader = SegmentReader(context, (picture.width, picture.height) if mask else None)
-    return Ask(prompt, "segment", greedy_sampling(context, prompt, chosen), reader, chosen.timeout)
+    return Ask(
+        prompt, "segment", greedy_sampling(context, prompt, chosen), reader, chosen.timeout, adapter=chosen.adapter
+    )

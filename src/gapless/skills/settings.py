@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +27,15 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 """Characters. What may still become a match is held back, so this bounds how late a stream can be."""
 _LARGEST = 2**31 - 1
+_ADAPTER = re.compile(r"[A-Za-z0-9][\w.@-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """None: the model's default. `timeout` in seconds for the whole request.
 
-    `stop`: texts before which an answer ends. `logprobs`: wanted, with so many alternatives a token.
+    `adapter`: the name of a loaded adapter; None: the model as it is. `stop`: texts before which an answer ends.
+    `logprobs`: wanted, with so many alternatives a token.
     """
 
     temperature: float | None = None
@@ -43,6 +46,7 @@ class Settings:
     timeout: float | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    adapter: str | None = None
 
     @classmethod
     def parse(cls, settings: Mapping[str, object] | None) -> Settings:
@@ -67,7 +71,19 @@ class Settings:
             timeout=_real("timeout", get("timeout"), 0.0, MAX_TIMEOUT, above=""),
             stop=_stops(get("stop")),
             logprobs=_whole("logprobs", get("logprobs"), 0, MAX_TOP_LOGPROBS),
+            adapter=None if get("adapter") is None else adapter_name(get("adapter")),
         )
+
+
+def adapter_name(name: object) -> str:
+    """A name that an adapter can have; never a path. Raises `InvalidRequest`."""
+    if not isinstance(name, str) or not _ADAPTER.fullmatch(name):
+        raise InvalidRequest(
+            "adapter must be a name of 1 to 64 letters, digits and any of . _ - @, the first a letter or digit; got "
+            f"{shown(name)}",
+            param="adapter",
+        )
+    return name
 
 
 def _name(name: object) -> str:

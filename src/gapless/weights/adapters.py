@@ -8,7 +8,6 @@ program may read is its caller's affair: no path here comes from a request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gapless.errors import GaplessError, InvalidAdapter, InvalidRequest, shown
+from gapless.errors import GaplessError, InvalidAdapter
 from gapless.weights.pickled import read_pickled
 from gapless.weights.stored import PICKLED, open_files
 
@@ -26,7 +25,6 @@ LISTED = 6
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _FILES = ("adapter.safetensors", "final.safetensors", "final.pt", "adapter.pt")
 _INSIDE = "lora_state_dict"
-_NAME = re.compile(r"[A-Za-z0-9][\w.@-]{0,63}", re.ASCII)
 
 Pair = tuple[Tensor, Tensor]
 
@@ -42,17 +40,6 @@ class Branch:
     out: int
     experts: int = 0
     share: int = 1
-
-
-def checked_name(name: object) -> str:
-    """The name of an adapter. Raises `InvalidRequest` for what cannot be one."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(
-            f"an adapter's name is 1 to 64 letters, digits and any of . _ - @, the first a letter or digit; got "
-            f"{shown(name)}",
-            param="adapter",
-        )
-    return name
 
 
 def read_adapter(

@@ -1,0 +1,58 @@
+"""What the parts of the engine need of one another, so that they need not import each other: small protocols."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gapless.records import RowRef
+
+
+class Pages(Protocol):
+    """What the planner and admission need of the page ledger."""
+
+    @property
+    def page_size(self) -> int:
+        """Positions a page holds."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Pages nobody holds."""
+        ...
+
+    def take(self, count: int) -> tuple[int, ...] | None:
+        """Take `count` pages with one reference each, or None and nothing taken."""
+        ...
+
+    def share(self, pages: tuple[int, ...]) -> None:
+        """Add a reference to each."""
+        ...
+
+    def give_back(self, pages: tuple[int, ...]) -> None:
+        """Drop a reference from each; pages at zero are free again."""
+        ...
+
+    def take_freed(self) -> tuple[int, ...]:
+        """Return the pages that became free since the last call and are free still or again taken."""
+        ...
+
+
+class InFlight(Protocol):
+    """What the planner needs of the pipeline."""
+
+    @property
+    def depth(self) -> int:
+        """How many steps may hold slots."""
+        ...
+
+    def free_slot(self) -> int | None:
+        """Return a slot no step holds, or None."""
+        ...
+
+    def refs(self, ref: RowRef) -> int:
+        """How many launched steps contain the row (parked ones count)."""
+        ...
+
+    def unsampled(self, ref: RowRef) -> bool:
+        """Whether a launched forward of this row still waits for its host mask."""
+        ...

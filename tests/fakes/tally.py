@@ -1,0 +1,25 @@
+"""What a referee counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Tally:
+    """What the referee saw."""
+
+    launches: int = 0
+    overlapped: int = 0
+    zombies: int = 0
+    parked: int = 0
+    closed: int = 0
+    shared_blocks: int = 0
+    resumed: int = 0
+    resumed_in_object: int = 0
+    decode_committed_during_prefill: int = 0
+    prefill_committed_during_decode: int = 0
+    most_refs: int = 0
+    most_rows: int = 0
+    adapters: int = 0
+    """How many were brought to a slot."""
