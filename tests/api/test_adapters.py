@@ -98,7 +98,7 @@ def test_a_model_without_adapters_says_the_same_as_one_with_slots(vlm):
 @pytest.mark.parametrize("name", ["nope", "Moon", "", " ", "../moon", "/etc/passwd", 7, ["moon"]])
 def test_an_unknown_adapter_is_never_answered_by_the_base_model(vlm, name):
     """S-LOR-03."""
-    with pytest.raises(InvalidRequest, match="loaded are moon|adapter must be a name") as caught:
+    with pytest.raises(InvalidRequest, match=r"loaded are moon|adapter must be a name") as caught:
         vlm.query(question="a", settings={"adapter": name})
     assert caught.value.param == "adapter" and caught.value.status == 400
 

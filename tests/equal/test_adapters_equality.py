@@ -1,4 +1,7 @@
-"""Adapters in slots: every device says what the oracle says, at every depth, with fewer slots than adapters."""
+"""Adapters in slots: every device says what the oracle says, at every depth, with fewer slots than adapters.
+
+The GPU's own code runs here without a GPU, graphs and all (S-LOR-09).
+"""
 
 import random
 from contextlib import ExitStack, contextmanager

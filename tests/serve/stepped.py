@@ -50,6 +50,9 @@ class SteppedRunner:
         self.stage.mailbox.submit(request)
         return request.id
 
+    def adapters(self):
+        return ()
+
     def cancel(self, request_id):
         if request_id in self._open:
             self._given_up.add(request_id)

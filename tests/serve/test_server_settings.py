@@ -58,11 +58,14 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
     assert read_settings({}).opening() == Opening()
     given = {"model": "m", "device": "cpu", "dtype": "float16", "depth": 3, "max_rows": 4, "page_size": 5, "pages": 6}
     given |= {"constraints": "host", "threads": 7, "revision": "r", "graphs": False}
+    given |= {"adapters": {"a": "/b"}, "max_adapters": 8, "max_adapter_rank": 9}
     assert set(given) == {field.name for field in fields(Opening)}
-    assert read_settings(given).opening() == Opening(**given)
+    assert read_settings(given).opening() == Opening(**given | {"adapters": (("a", "/b"),)})
+    assert read_settings({"adapters": "a=/b, c=/d"}).opening().adapters == (("a", "/b"), ("c", "/d"))
     arguments = inspect.signature(gapless.load).parameters
     assert set(arguments) == set(given) | {"image_limits", "progress", "process"}
-    assert all(arguments[field.name].default == field.default for field in fields(Opening))
+    same = [field for field in fields(Opening) if field.name != "adapters"]
+    assert all(arguments[field.name].default == field.default for field in same)
 
 
 def test_settings_of_the_door():
@@ -157,4 +160,4 @@ def test_the_page_has_every_setting_with_its_default():
     assert set(told) == set(ServerSettings.model_fields)
     for name, field in ServerSettings.model_fields.items():
         shown = told[name].strip().strip("`")
-        assert shown == ("-" if field.default in (None, ()) else str(field.default)), name
+        assert shown == ("-" if field.default in (None, (), {}) else str(field.default)), name

@@ -27,7 +27,7 @@ class Ask:
 
     skill: Skill
     text: str
-    settings: Mapping[str, float | int] = field(default_factory=dict)
+    settings: Mapping[str, float | int | str] = field(default_factory=dict)
     reasoning: bool = False
     spatial_refs: list[list[float]] | None = None
 

@@ -46,6 +46,7 @@ def loaded(engine: Engine) -> Iterator[VLM]:
             graphs=engine.graphs is Switch.ON,
             max_rows=engine.max_rows,
             pages=engine.pages,
+            adapters=dict(engine.adapters) or None,
             progress=progress,
         )
     if vlm.plan is not None:

@@ -79,8 +79,17 @@ def _show(rows: list[Row]) -> None:
         for r in rows
     ]
     table(("name", "size", "licence", "skills", "where"), cells)
+    for row in rows:
+        for name in _adapters(row):
+            print(f"adapter {row.name}/{name}: --adapter {name}={row.name}/{name}")
     for terms in dict.fromkeys(r.terms for r in rows if r.licence != LICENCE):
         print(terms)
+
+
+def _adapters(row: Row) -> list[str]:
+    """Adapters that lie beside a model that is here."""
+    folder = Path(row.folder or "") / "adapters"
+    return sorted(found.name for found in folder.iterdir()) if row.folder and folder.is_dir() else []
 
 
 def _size(size: int) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from gapless.config import DType
 from gapless.errors import InvalidRequest
-from gapless.skills.settings import Settings
+from gapless.skills.settings import Settings, adapter_name
 
 RUN, SAMPLE, SHOW = "Model and machine", "Answer", "Output"
 MOST_ROWS, MOST_PAGES = 1024, 2**24
@@ -104,6 +104,24 @@ PagesOption = Annotated[
         help="Size of the KV cache in pages of 16 tokens; one is reserved. Not given: all rows, or what fits.",
     ),
 ]
+AdapterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME=PATH",
+        rich_help_panel=RUN,
+        help="A LoRA adapter to load; may be given again. glint/moon is one that comes with glint.",
+    ),
+]
+UseAdapterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--use-adapter",
+        metavar="NAME",
+        rich_help_panel=SAMPLE,
+        help="Which adapter to answer with. Not given: the one that is loaded, if it is one.",
+    ),
+]
 TimeoutOption = Annotated[
     float | None,
     typer.Option("--timeout", metavar="SECONDS", rich_help_panel=RUN, help="Give a picture up after this long."),
@@ -169,6 +187,10 @@ DrawOption = Annotated[
 ]
 
 
+Adapters = tuple[tuple[str, str], ...]
+"""Names and paths."""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What to load, and where to run it."""
@@ -180,6 +202,7 @@ class Engine:
     graphs: Switch = Switch.ON
     max_rows: int | None = None
     pages: int | None = None
+    adapters: Adapters = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +214,34 @@ class Output:
     stream: bool = False
 
 
-def checked_settings(**named: float | None) -> dict[str, float | int]:
+def read_adapters(words: Sequence[str] | None) -> Adapters:
+    """Adapters from their spelling on the command line."""
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, _, path = word.partition("=")
+        try:
+            adapter_name(name)
+        except InvalidRequest as error:
+            raise typer.BadParameter(f"--adapter {word!r} is not NAME=PATH: {error}") from error
+        if not path or name in found:
+            what = "names it twice" if path else "has no path behind a ="
+            raise typer.BadParameter(f"--adapter {word!r} {what}; write NAME=PATH")
+        found[name] = path
+    return tuple(found.items())
+
+
+def chosen_adapter(adapters: Adapters, use: str | None) -> str | None:
+    """The one to answer with: what was said, or the only one there is."""
+    names = [name for name, _ in adapters]
+    if use is not None and use not in names:
+        known = f"loaded are {', '.join(names)}" if names else "load it with --adapter NAME=PATH"
+        raise typer.BadParameter(f"--use-adapter {use!r} is not loaded; {known}")
+    if use is None and len(names) > 1:
+        raise typer.BadParameter(f"say which of {', '.join(names)} is to answer: --use-adapter NAME")
+    return use or next(iter(names), None)
+
+
+def checked_settings(**named: float | str | None) -> dict[str, float | int | str]:
     """The settings that were given, checked before a model is loaded. A wrong one is a usage error."""
     given = {name: value for name, value in named.items() if value is not None}
     try:

@@ -21,6 +21,7 @@ from gapless.cli.options import (
     RUN,
     DTypeChoice,
     Switch,
+    read_adapters,
 )
 from gapless.cli.terminal import PROGRAM, Spinner, complain, one_line, spinner
 from gapless.errors import InvalidRequest
@@ -90,6 +91,21 @@ Pages = Annotated[
     typer.Option("--pages", metavar="N", min=2, max=MOST_PAGES, rich_help_panel=RUN, help="Size of the KV cache."),
 ]
 
+Adapter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter", metavar="NAME=PATH", rich_help_panel=RUN, help="A LoRA adapter for requests; may be given again."
+    ),
+]
+MaxAdapters = Annotated[
+    int | None,
+    typer.Option("--max-adapters", metavar="N", min=1, rich_help_panel=RUN, help="Adapters that run at once."),
+]
+MaxAdapterRank = Annotated[
+    int | None,
+    typer.Option("--max-adapter-rank", metavar="R", min=1, max=64, rich_help_panel=RUN, help="Of any of them."),
+]
+
 
 def serve(
     model: Model = None,
@@ -109,6 +125,9 @@ def serve(
     max_rows: MaxRows = None,
     pages: Pages = None,
     process: Process = None,
+    adapter: Adapter = None,
+    max_adapters: MaxAdapters = None,
+    max_adapter_rank: MaxAdapterRank = None,
 ) -> int:
     """Serve a model over HTTP with the routes of the Moondream service and OpenAI's chat completions.
 
@@ -134,6 +153,9 @@ def serve(
         "graphs": None if graphs is None else graphs is Switch.ON,
         "max_rows": max_rows,
         "pages": pages,
+        "adapters": dict(read_adapters(adapter)) or None,
+        "max_adapters": max_adapters,
+        "max_adapter_rank": max_adapter_rank,
         "process": None if process is None else process is Switch.ON,
     }
     given = {name: value for name, value in flags.items() if value is not None}

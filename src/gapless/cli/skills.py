@@ -10,6 +10,7 @@ import typer
 from gapless.bench.asks import Ask
 from gapless.cli.answer import answer
 from gapless.cli.options import (
+    AdapterOption,
     DepthOption,
     DeviceOption,
     DrawOption,
@@ -34,7 +35,10 @@ from gapless.cli.options import (
     TemperatureOption,
     TimeoutOption,
     TopPOption,
+    UseAdapterOption,
     checked_settings,
+    chosen_adapter,
+    read_adapters,
     spatial_refs,
 )
 from gapless.cli.words import check_words, read_pictures
@@ -65,16 +69,26 @@ def query(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    adapter: AdapterOption = None,
+    use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Answer a question about each picture, or a question without a picture."""
     check_words(pictures or [], question, "question")
-    settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
+    adapters = read_adapters(adapter)
+    settings = checked_settings(
+        adapter=chosen_adapter(adapters, use_adapter),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        timeout=timeout,
+    )
     ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
     return answer(
         ask,
         read_pictures(pictures or []),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
         Output(json, draw, stream),
     )
 
@@ -96,15 +110,25 @@ def caption(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    adapter: AdapterOption = None,
+    use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Describe each picture."""
-    settings = checked_settings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, timeout=timeout)
+    adapters = read_adapters(adapter)
+    settings = checked_settings(
+        adapter=chosen_adapter(adapters, use_adapter),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        timeout=timeout,
+    )
     ask = Ask("caption", length.value, settings)
     return answer(
         ask,
         read_pictures(_some(pictures)),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
         Output(json, draw, stream),
     )
 
@@ -124,13 +148,18 @@ def point(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    adapter: AdapterOption = None,
+    use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find the middle of each object of a kind."""
     check_words(pictures or [], object, "object")
-    settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
+    adapters = read_adapters(adapter)
+    settings = checked_settings(
+        adapter=chosen_adapter(adapters, use_adapter), max_objects=max_objects, max_tokens=max_tokens, timeout=timeout
+    )
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages)
+    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -148,13 +177,18 @@ def detect(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    adapter: AdapterOption = None,
+    use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find a box around each object of a kind."""
     check_words(pictures or [], object, "object")
-    settings = checked_settings(max_objects=max_objects, max_tokens=max_tokens, timeout=timeout)
+    adapters = read_adapters(adapter)
+    settings = checked_settings(
+        adapter=chosen_adapter(adapters, use_adapter), max_objects=max_objects, max_tokens=max_tokens, timeout=timeout
+    )
     ask = Ask("detect", object, settings)
-    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages)
+    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -173,16 +207,19 @@ def segment(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    adapter: AdapterOption = None,
+    use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Outline one object: its box, and an SVG path inside the box."""
     check_words(pictures or [], object, "object")
-    settings = checked_settings(max_tokens=max_tokens, timeout=timeout)
+    adapters = read_adapters(adapter)
+    settings = checked_settings(adapter=chosen_adapter(adapters, use_adapter), max_tokens=max_tokens, timeout=timeout)
     ask = Ask("segment", object, settings, spatial_refs=spatial_refs(spatial_ref))
     return answer(
         ask,
         read_pictures(_some(pictures)),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
         Output(json, draw, stream),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -66,9 +67,8 @@ class HealthRoutes:
         return Json({"status": "ready", "tokens": tokens, "ms": round(1e3 * (time.monotonic() - started), 3)})
 
 
-def check_model(named: str | None, name: str) -> None:
-    """A request may name the model it means. Raises `NotFound` for another one."""
-    if named is not None and named != name:
-        raise NotFound(
-            f"this server has the model {name}, not {named[:80]!a}; leave model out, or name it", param="model"
-        )
+def check_model(named: str | None, name: str, adapters: Sequence[str] = ()) -> None:
+    """A request may name the model it means, or one of its adapters. Raises `NotFound` for another one."""
+    if named is not None and named != name and named not in adapters:
+        has = f"model {name}" if not adapters else f"model {name} and the adapters {', '.join(adapters)}"
+        raise NotFound(f"this server has the {has}, not {named[:80]!a}; leave model out, or name it", param="model")

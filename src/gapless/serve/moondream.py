@@ -30,7 +30,8 @@ Refs = list[list[float]]
 
 
 class Asked(BaseModel):
-    """What all routes take. `settings`: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds)."""
+    """What all routes take. `settings`: temperature, top_p, max_tokens, max_objects, seed, timeout (seconds), adapter
+    (a name)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

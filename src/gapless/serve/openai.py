@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -72,24 +73,31 @@ class OpenAIRoutes:
         return router
 
     async def models(self) -> Response:
-        """The model that is served, as a list of one."""
-        return Json({"object": "list", "data": [self._card()]})
+        """The model that is served, and behind it its adapters."""
+        names = self._names()
+        return Json({"object": "list", "data": [self._card(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
-        """The model that is served, if that is its name."""
-        check_model(request.path_params["name"], self._engine.vlm().desk.context.name)
-        return Json(self._card())
+        """The model that is served or one of its adapters, if that is its name."""
+        asked, (name, *adapters) = request.path_params["name"], self._names()
+        check_model(asked, name, adapters)
+        return Json(self._card(asked))
 
-    def _card(self) -> dict[str, Any]:
-        name = self._engine.vlm().desk.context.name
+    def _names(self) -> list[str]:
+        vlm = self._engine.vlm()
+        return [vlm.desk.context.name, *vlm.adapters]
+
+    def _card(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "gapless"}
 
     async def chat(self, request: Request) -> Response:
         """Go on with a conversation, or use a skill on its last message."""
         vlm, body = self._engine.vlm(), await read(request, ChatBody, self._limits)
-        name = vlm.desk.context.name
-        check_model(None if body.model in HOSTED else body.model, name)
+        name, *adapters = self._names()
+        check_model(None if body.model in HOSTED else body.model, name, adapters)
         wanted = await asyncio.to_thread(understood, body, self._limits)
+        if body.model is not None and body.model != name and body.model in adapters:
+            name, wanted = body.model, replace(wanted, settings={**wanted.settings, "adapter": body.model})
         heading = Heading(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), name, request.state.request_id)
         return await unless_gone(request, self._answer(vlm, wanted, heading))
 

@@ -24,6 +24,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from gapless.api.shelf import adapter_path
 from gapless.config import Constraints, DType, ImageLimits, Opening, usable_cores
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
@@ -51,6 +52,10 @@ class ServerSettings(BaseSettings):
     threads: int | None = None
     revision: str | None = None
     process: bool = True
+    adapters: Annotated[dict[str, str], NoDecode] = {}
+    """Paths by name; in a variable NAME=PATH, separated by commas."""
+    max_adapters: Size | None = None
+    max_adapter_rank: Annotated[int, Field(ge=1, le=64)] | None = None
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020
@@ -79,6 +84,16 @@ class ServerSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
+    @field_validator("adapters", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        words = [word.strip().partition("=") for word in value.split(",") if word.strip()]
+        if not all(name and path for name, _, path in words):
+            raise ValueError("write NAME=PATH, separated by commas")
+        return {name: path for name, _, path in words}
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -95,7 +110,8 @@ class ServerSettings(BaseSettings):
 
     def opening(self) -> Opening:
         """Which model, and how it is put to work."""
-        return Opening(**{field.name: getattr(self, field.name) for field in fields(Opening)})
+        named = tuple((name, adapter_path(path)) for name, path in self.adapters.items())
+        return Opening(**{field.name: getattr(self, field.name) for field in fields(Opening)} | {"adapters": named})
 
     def threads_for_pictures(self) -> int:
         """How many threads read pictures and text."""

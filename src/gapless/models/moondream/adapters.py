@@ -53,7 +53,14 @@ def branches(config: TextConfig) -> dict[str, Branch]:
 
 
 def read(path: Path, config: MoondreamConfig) -> dict[str, Pair]:
-    """An adapter's pairs by linear. Raises `InvalidAdapter`."""
+    """An adapter's pairs by linear. Raises `InvalidAdapter`, also for any adapter of a model with experts: what their
+    branches add is not computed, and half an adapter answers wrongly without a word."""
+    if any(config.text.experts(i) is not None for i in range(config.text.n_layers)):
+        raise InvalidAdapter(
+            f"the adapter {path} cannot be used: adapters of models with experts (Moondream 3) are not supported; use "
+            "one of a Moondream 2",
+            param="adapter",
+        )
 
     def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return _named(tensors, config.text)
