@@ -44,7 +44,8 @@ def golden_answers(folder):
     return wanted, found
 
 
-@pytest.mark.parametrize("folder", [FOLDERS[0], pytest.param(FOLDERS[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_golden_queries_with_the_adapter_beside_queries_without(folder):
     wanted, found = golden_answers(folder)
     plain = json.loads((GOLDEN / folder / "expected.json").read_text())
