@@ -214,7 +214,7 @@ def test_s_api_05_a_seed_holds_in_company(site, endless):
     for bodies in ([body, other, other], [other, body, other], [other, other, body]):
         said = asyncio.run(together(bodies))
         found = [one.json()["choices"][0]["message"]["content"] for one in said]
-        assert found[bodies.index(body)] == alone and len(set(found)) == 3
+        assert found[bodies.index(body)] == alone != ""
 
 
 @pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 2])
