@@ -1,6 +1,8 @@
 """Clients that do not finish what they send, or take what they are sent: they are let go, and nobody else notices."""
 
 import asyncio
+import json
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gapless.serve.connection import MOST_HEADERS, connection_type
+from gapless.serve.door import Door
+from gapless.serve.limits import Gate
+from gapless.serve.metrics import Visits
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 PATIENCE = 30.0
@@ -24,6 +29,9 @@ class HandLoop:
         timer.cancel = lambda: setattr(timer, "live", False)
         self.timers.append(timer)
         return timer
+
+    def call_soon(self, work, *arguments):
+        self.call_later(0, work, *arguments)
 
     def create_task(self, work, **_):
         work.close()
@@ -74,13 +82,25 @@ async def app(scope, receive, send):
 
 
 @pytest.fixture
-def met():
-    config = uvicorn.Config(app, http=connection_type(7.0, 3.0), log_config=None, ws="none", lifespan="off")
+def visits():
+    return Visits()
+
+
+@pytest.fixture
+def met(visits):
+    door = Door(app, (), Gate(1), visits)
+    config = uvicorn.Config(door, http=connection_type(door, 7.0, 3.0), log_config=None, ws="none", lifespan="off")
     config.load()
     loop, wire = HandLoop(), Wire()
     made = config.http_protocol_class(config=config, server_state=ServerState(), app_state={}, _loop=loop)
     made.connection_made(wire)
     return made, loop, wire
+
+
+def answered(made, cycle):
+    """This request's answer is on its way."""
+    cycle.response_started = cycle.response_complete = True
+    made.on_response_complete()
 
 
 def test_one_that_never_says_a_thing_is_closed(met):
@@ -105,18 +125,82 @@ def test_whole_headers_end_the_wait_and_the_next_request_begins_another(met):
     made, loop, wire = met
     made.data_received(WHOLE)
     assert not loop.due()
-    made.cycle.response_complete = True
+    answered(made, made.cycle)
     made.data_received(b"GET")
     (timer,) = loop.due()
     timer.run()
     assert wire.closed and wire.sent.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_request_behind_one_that_is_answered_does_not_write_into_its_answer(met):
+def told(wire):
+    """The statuses and errors that were written, one behind the other."""
+    found, rest = [], wire.sent
+    while rest:
+        head, _, rest = rest.partition(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+        found.append((int(head.split(b" ")[1]), json.loads(rest[:length])["error"]["type"]))
+        rest = rest[length:]
+    return found
+
+
+LATE, LARGE, ODD = (408, "too_slow"), (431, "headers_too_large"), (400, "not_http")
+
+
+@pytest.mark.parametrize("wrong", [LATE, LARGE, ODD])
+def test_what_is_wrong_with_a_request_is_told_behind_the_answer_to_the_one_before(met, visits, wrong):
+    """S-CON-03: the first one is not to be cut off, nor written into, for what its client sends behind it."""
     made, loop, wire = met
-    made.data_received(WHOLE + b"GET")
-    loop.due()[0].run()
-    assert wire.closed and wire.sent == b""
+    made.data_received(WHOLE + (b"GE\0" if wrong == ODD else b"GET / HTTP/1.1\r\n"))
+    if wrong == LARGE:
+        made.data_received(b"X-A: " + b"a" * MOST_HEADERS)
+    elif wrong == LATE:
+        (timer,) = loop.due()
+        timer.run()
+    made.data_received(b"more, which nobody reads" * 1000)
+    first = made.cycle
+    assert not wire.closed and wire.sent == b"" and not first.disconnected
+    assert not sum(visits.answered.values()), "it is told when it is sent"
+    answered(made, first)
+    assert wire.closed and told(wire) == [wrong]
+    assert visits.answered == {("other", "other", wrong[0]): 1} and visits.rejected[wrong[1]] == 1
+
+
+def test_a_client_whose_bytes_are_not_read_is_not_late(met):
+    """Reading stands still while two requests wait for their answers; the third may be there in full."""
+    made, loop, wire = met
+    made.data_received(WHOLE + WHOLE + b"GET / HT")
+    first, second = made._due
+    for _ in range(3):
+        (timer,) = loop.due()
+        timer.live = False
+        timer.run()
+    answered(made, first)
+    made.data_received(WHOLE[8:])
+    assert not wire.closed and len(made._due) == 2 and made._due[0] is second
+    answered(made, second)
+    answered(made, made.cycle)
+    assert wire.sent == b"" and not wire.closed
+
+
+def test_a_client_that_leaves_has_left_all_its_requests(met):
+    made, _, _ = met
+    made.data_received(WHOLE * 3)
+    assert len(made._due) == 3
+    made.connection_lost(None)
+    assert all(cycle.disconnected and cycle.message_event.is_set() for cycle in made._due)
+
+
+def test_what_never_becomes_a_request_is_counted_and_logged(met, visits, caplog):
+    made, _, wire = met
+    with caplog.at_level(logging.INFO, "gapless.access"):
+        made.data_received(b"\x16\x03\x01\x02\x00")  # a client that begins to speak TLS
+    assert wire.closed and told(wire) == [ODD]
+    (line,) = (json.loads(r.getMessage()) for r in caplog.records if r.name == "gapless.access")
+    head, _, body = wire.sent.partition(b"\r\n\r\n")
+    assert f"x-request-id: {line['request_id']}".encode() in head
+    assert json.loads(body)["request_id"] == line["request_id"]
+    assert (line["method"], line["path"], line["status"], line["whole"]) == ("-", "-", 400, True)
+    assert line["bytes"] == len(body) and visits.answered["other", "other", 400] == 1
 
 
 def test_headers_without_end_are_cut_off(met):
@@ -144,7 +228,17 @@ def test_what_stands_around_a_body_is_cut_off_too(met, begun):
         made.data_received(line)
         sent += 1000
         assert sent <= MOST_HEADERS + 1000
-    assert sent >= MOST_HEADERS - 1000 and wire.sent == b"", "its answer may have begun"
+    assert sent >= MOST_HEADERS - 1000 and told(wire) == [LARGE]
+
+
+@pytest.mark.parametrize("before", [b"", WHOLE])
+def test_an_answer_that_has_begun_is_not_written_into(met, before):
+    """Nor one that an earlier request still waits for."""
+    made, _, wire = met
+    made.data_received(before + CHUNKED)
+    made.cycle.response_started = not before
+    made.data_received(b"not the size of a chunk\r\n")
+    assert wire.closed and wire.sent == b""
 
 
 def test_a_long_body_is_no_headers_and_its_trailers_are_dropped(met):
@@ -184,12 +278,36 @@ def test_one_that_takes_all_is_not_looked_at_any_more(met):
 def test_a_closed_connection_does_not_wait_for_ever_for_its_last_bytes(met):
     made, loop, wire = met
     made.data_received(WHOLE)
-    made.cycle.response_complete = True
     wire.waits = 10
     wire.close()
-    made.on_response_complete()
+    answered(made, made.cycle)
     made.resume_writing()
     loop.due()[0].run()
+    assert wire.broken
+
+
+def test_a_stream_that_is_broken_off_does_not_wait_for_ever_either(visits):
+    """uvicorn closes the connection when the application returns without an end of the body."""
+
+    async def torn(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"da", "more_body": True})
+
+    door, loop, wire = Door(torn, (), Gate(1), visits), HandLoop(), Wire()
+    config = uvicorn.Config(door, http=connection_type(door, 7.0, 3.0), log_config=None, ws="none", lifespan="off")
+    config.load()
+    made = config.http_protocol_class(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    made.connection_made(wire)
+    made.data_received(WHOLE)
+    asyncio.run(made.cycle.run_asgi(made.app))
+    assert wire.closed and wire.sent.endswith(b"da\r\n")
+    wire.waits = 5
+    (soon,) = loop.due()
+    soon.live = False
+    soon.run()
+    (timer,) = loop.due()
+    assert timer.seconds == 3.0
+    timer.run()
     assert wire.broken
 
 
@@ -216,9 +334,9 @@ def test_over_a_socket_others_are_served_meanwhile():
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def both():
-        config = uvicorn.Config(
-            answer, port=0, http=connection_type(0.3), log_config=None, ws="none", lifespan="off", access_log=False
-        )
+        door = Door(answer, (), Gate(1), Visits())
+        kind = connection_type(door, 0.3)
+        config = uvicorn.Config(door, port=0, http=kind, log_config=None, ws="none", lifespan="off", access_log=False)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
         while not server.started:

@@ -4,17 +4,24 @@ In: bytes. Out: requests for the application, as uvicorn makes them. Invariants:
 the beginning of a request but not all of its headers, is closed after `header_timeout` seconds or `MOST_HEADERS` bytes;
 so is one that sends so many bytes around its body without any of it (trailers, which are dropped, and what stands
 beside the size of a chunk); one that takes no byte of what waits for it within `send_timeout` seconds is broken off.
-A body has limits of its own (`serve.limits`), and idle connections between requests uvicorn's.
+What is wrong with a request is told behind the answers to those before it, never into them or in their place. A client
+that leaves has left all its requests. A body has limits of its own (`serve.limits`), and idle connections between
+requests uvicorn's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+from typing import TYPE_CHECKING
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gapless.serve.errors import NotHttp, encoded, told
+from gapless.serve.door import Door
+from gapless.serve.errors import DoorError, HeadersTooLarge, NotHttp, TooSlow
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 MOST_HEADERS = 2**16
 """Bytes of a request's line and headers; the usual proxies allow 8 to 64 KiB."""
@@ -23,6 +30,7 @@ MOST_HEADERS = 2**16
 class Connection(HttpToolsProtocol):
     """uvicorn's, with an eye on slow beginnings and on answers that nobody takes."""
 
+    door: Door
     header_timeout = 10.0
     send_timeout = 30.0
     _patience: asyncio.TimerHandle | None = None
@@ -33,20 +41,30 @@ class Connection(HttpToolsProtocol):
     _look: asyncio.TimerHandle | None = None
     """Runs while bytes wait for a client that does not take them; so many waited when it began."""
     _untaken = 0
+    _refused: DoorError | None = None
+    """What is told behind the answers that are still due. Nothing is read any more."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The first request is waited for."""
+        self._due: list[RequestResponseCycle] = []
+        self._application: ASGI3Application = self.app
+        self.app = self._answer
         super().connection_made(transport)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
+        """Nothing is waited for any more. uvicorn tells the last request alone that its client has left."""
         self._wait_no_more()
         self._look_no_more()
         super().connection_lost(exc)
+        for cycle in self._due:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
+        if self._refused is not None:
+            return
         self._body_came = False
         super().data_received(data)
         if self._body_came:
@@ -54,15 +72,13 @@ class Connection(HttpToolsProtocol):
         elif self._patience is not None or self._behind_headers:
             self._head += len(data)
             if self._head > MOST_HEADERS:
-                self._refuse(b"431 Request Header Fields Too Large")
+                self._refuse(
+                    HeadersTooLarge(f"the request's line and headers have more than {MOST_HEADERS} bytes; send fewer")
+                )
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP is told so in the shape of all errors."""
-        request_id = f"unread-{secrets.token_hex(6)}"
-        body = encoded(told(NotHttp("this is not a request of HTTP/1.1; see to the client or its proxy"), request_id))
-        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n"
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n" + head.encode() + b"\r\n" + body)
-        self.transport.close()
+        self._refuse(NotHttp("this is not a request of HTTP/1.1; see to the client or its proxy"))
 
     def on_message_begin(self) -> None:
         """The first bytes of a request are there."""
@@ -76,6 +92,7 @@ class Connection(HttpToolsProtocol):
         self._wait_no_more()
         self._head, self._behind_headers = 0, True
         super().on_headers_complete()
+        self._due.append(self.cycle)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; one behind the body is dropped."""
@@ -105,17 +122,41 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """An answer is on its way, with the last of it perhaps still here; a closed connection waits for that."""
+        self._due = [cycle for cycle in self._due if not cycle.response_complete]
         super().on_response_complete()
         if self.transport.is_closing():
-            self._look_later()
+            self._look_if_closed()
+        elif self._refused is not None and not self._due:
+            self._tell_and_close(self._refused)
 
     def timeout_keep_alive_handler(self) -> None:
         """No other request has come."""
         super().timeout_keep_alive_handler()
         self._look_later()
 
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application. uvicorn closes the connection behind an answer that has no end."""
+        try:
+            await self._application(scope, receive, send)  # type: ignore[arg-type]
+        finally:
+            self.loop.call_soon(self._look_if_closed)
+
+    def _look_if_closed(self) -> None:
+        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self._look_later()
+
     def _wait(self) -> None:
-        self._patience = self.loop.call_later(self.header_timeout, self._refuse, b"408 Request Timeout")
+        self._patience = self.loop.call_later(self.header_timeout, self._out_of_patience)
+
+    def _out_of_patience(self) -> None:
+        if self.flow.read_paused:  # it may have sent all of them
+            self._wait()
+        else:
+            self._refuse(
+                TooSlow(
+                    f"the request's headers did not arrive within {self.header_timeout:g} seconds; send them faster"
+                )
+            )
 
     def _wait_no_more(self) -> None:
         if self._patience is not None:
@@ -140,14 +181,29 @@ class Connection(HttpToolsProtocol):
         elif left:
             self._look_later()
 
-    def _refuse(self, status: bytes) -> None:
+    def _refuse(self, error: DoorError) -> None:
+        """Tell what is wrong as soon as no other answer is due, and close."""
         self._wait_no_more()
-        if not self.transport.is_closing():
-            if self._head and (self.cycle is None or self.cycle.response_complete):
-                self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
-            self.transport.close()
+        if self.transport.is_closing() or self._refused is not None:
+            return
+        if not self._behind_headers:
+            if self._due:
+                self._refused = error
+            else:
+                self._tell_and_close(error if self._head or isinstance(error, NotHttp) else None)
+        else:  # of a body, for which the application waits: too late if its answer has begun
+            begun = len(self._due) > 1 or any(cycle.response_started for cycle in self._due)
+            self._tell_and_close(None if begun else error)
+
+    def _tell_and_close(self, error: DoorError | None) -> None:
+        if error is not None:
+            self.transport.write(self.door.turned_away(error))
+        self.transport.close()
+        self._look_if_closed()
 
 
-def connection_type(header_timeout: float, send_timeout: float = 30.0) -> type[Connection]:
-    """Connections that give their clients so many seconds for a request's headers, and to take any of an answer."""
-    return type("PatientConnection", (Connection,), {"header_timeout": header_timeout, "send_timeout": send_timeout})
+def connection_type(door: Door, header_timeout: float, send_timeout: float = 30.0) -> type[Connection]:
+    """Connections to a door that give their clients so many seconds for a request's headers, and to take any of an
+    answer."""
+    given = {"door": door, "header_timeout": header_timeout, "send_timeout": send_timeout}
+    return type("PatientConnection", (Connection,), given)

@@ -16,12 +16,13 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gapless.serve.errors import DoorError, Unauthorized, error_response
+from gapless.serve.errors import DoorError, Unauthorized, encoded, error_response, told
 from gapless.serve.health import HEALTH
 from gapless.serve.limits import Gate, RateLimit
 from gapless.serve.metrics import Visits
@@ -32,6 +33,8 @@ _OUTER_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _METHODS = ("GET", "HEAD", "POST")
 _LEFT = 499
 """What the log says of a client that left before its answer began."""
+UNREAD: Scope = {"method": "-", "path": "-", "headers": []}
+"""Of what never became a request."""
 
 
 class Visit:
@@ -117,8 +120,23 @@ class Door:
             await self._failed(visit, error, scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", None)
-            self._visits.count(visit.method_or_other, route, visit.status or _LEFT, scope["state"].get("error"))
-            access_log.info("%s", visit.line())
+            self._over(visit, route, scope["state"].get("error"))
+
+    def turned_away(self, error: DoorError) -> bytes:
+        """The whole response to what never became a request: bytes that are none, headers that do not end. It is
+        counted and logged as any, without a method and a path."""
+        visit = Visit(UNREAD)
+        body = encoded(told(error, visit.request_id))
+        phrase = HTTPStatus(error.status).phrase
+        head = f"HTTP/1.1 {error.status} {phrase}\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nx-request-id: {visit.request_id}\r\n\r\n"
+        visit.status, visit.sent_bytes, visit.whole = error.status, len(body), True
+        self._over(visit, None, error)
+        return head.encode() + body
+
+    def _over(self, visit: Visit, route: str | None, error: BaseException | None) -> None:
+        self._visits.count(visit.method_or_other, route, visit.status or _LEFT, error)
+        access_log.info("%s", visit.line())
 
     async def _failed(self, visit: Visit, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         if not isinstance(error, DoorError):

@@ -61,8 +61,14 @@ class NotHttp(DoorError):
     status: ClassVar[int] = 400
 
 
+class HeadersTooLarge(DoorError):
+    """There is no end of the request's headers."""
+
+    status: ClassVar[int] = 431
+
+
 class TooSlow(DoorError):
-    """The body did not arrive in time."""
+    """The headers or the body did not arrive in time."""
 
     status: ClassVar[int] = 408
 

@@ -50,10 +50,11 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     give_back_large_blocks()
     engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
+    door = make_app(engine, gate, settings.request_limits(), keys, settings.rate(), settings.threads_for_pictures())
     config = uvicorn.Config(
-        make_app(engine, gate, settings.request_limits(), keys, settings.rate(), settings.threads_for_pictures()),
+        door,
         loop="uvloop",
-        http=connection_type(settings.header_timeout, settings.send_timeout),
+        http=connection_type(door, settings.header_timeout, settings.send_timeout),
         ws="none",
         lifespan="on",
         log_config=None,
