@@ -9,6 +9,7 @@ import uvicorn
 from tests.api.asking import idle
 from tests.api.engine_room import until
 from tests.serve.conftest import LIMITS, SMALL, Silent, Site, png, url
+from tests.serve.test_rate_limit import HandClock
 
 import gapless
 from gapless import errors
@@ -236,6 +237,34 @@ def test_health_while_loading_and_stopping(vlm):
     assert site.ask("GET", "/health").json() == {"status": "stopping"}
     said = site.post("/v1/query", ASK)
     assert said.status_code == 503 and said.headers["retry-after"] and "stopping" in said.text
+
+
+def test_many_probes_compute_one_token_a_second(micro_folder, monkeypatch):
+    """/health/generate takes no place and counts for no rate, so that nobody can make the engine busy by it."""
+    clock = HandClock()
+    monkeypatch.setattr("gapless.serve.app.LoopClock", lambda: clock)
+    with gapless.load(micro_folder) as vlm:
+        site, finished = Site(vlm, places=1), lambda: vlm.accounting().counters.finished
+
+        async def scene():
+            async with site.client() as client:
+
+                async def probes(count):
+                    return await asyncio.gather(*(client.get("/health/generate") for _ in range(count)))
+
+                with site.gate.place():  # a full server is none that is broken
+                    said = await probes(8)
+                assert {one.status_code for one in said} == {200} and finished() == 1
+                assert len({one.text for one in said}) == 1 and said[0].json()["tokens"] == 1
+                clock.time += 0.99
+                assert (await probes(2))[0].text == said[0].text and finished() == 1
+                clock.time += 0.02
+                assert (await probes(2))[1].status_code == 200 and finished() == 2
+                site.gate.close()
+                (late,) = await probes(1)
+                assert late.status_code == 503 and late.headers["retry-after"] and finished() == 2
+
+        asyncio.run(scene())
 
 
 def test_the_model_is_loaded_when_the_application_starts(vlm):

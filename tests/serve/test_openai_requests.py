@@ -11,8 +11,13 @@ from tests.serve.conftest import LIMITS, Site, png, url
 from tests.serve.test_openai_routes import CHAT, PICTURE, asks
 
 from gapless.serve.limits import RequestLimits
+from gapless.serve.openai_body import ChatBody, understood
 
 FEW = {"temperature": 1.5, "top_p": 1.0, "seed": 5, "max_tokens": 4}
+
+
+def url_part(address):
+    return {"type": "image_url", "image_url": {"url": address}}
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +175,7 @@ def test_s_api_06_numbers_that_json_does_not_have(site, usual, literal):
         ({"skill": "detect", "spatial_refs": [[0.5, 0.5]]}, "spatial_refs"),
         ({"spatial_refs": [[0.5, 0.5]]}, "spatial_refs"),
         ({"skill": "point", "spatial_refs": [[0.5, 2]]}, "spatial_refs"),
-        ({"skill": "caption"}, "length"),
+        ({"skill": "caption"}, "messages[0].content"),
     ],
     ids=repr,
 )
@@ -186,7 +191,7 @@ def test_s_tok_02_nothing_is_asked(site, usual, messages):
         said = site.post(CHAT, {"messages": [one] if isinstance(one, dict) and one else one})
         assert said.status_code == 400 and said.json()["error"]["param"].startswith("messages"), said.text
     refused(site, usual, {}, "messages[0]", messages=asks(PICTURE))
-    refused(site, usual, {"skill": "caption"}, "image", messages=asks(" "))
+    refused(site, usual, {"skill": "caption"}, "messages[0].content", messages=asks(" "))
 
 
 def test_s_tok_03_and_08_what_does_not_fit_is_refused_at_once(site, usual, vlm):
@@ -195,8 +200,37 @@ def test_s_tok_03_and_08_what_does_not_fit_is_refused_at_once(site, usual, vlm):
     refused(site, usual, {"max_tokens": None}, "messages", messages=asks(text))
     room = vlm.desk.context.max_context
     refused(site, usual, {"max_tokens": room}, "max_tokens")
-    said = site.post(CHAT, {"messages": asks("Why?"), "max_tokens": room}).json()["error"]
-    assert said["code"] == "context_length_exceeded" and str(room) in said["message"]
+    for name in ("max_tokens", "max_completion_tokens"):  # the one that was sent
+        said = site.post(CHAT, {"messages": asks("Why?"), name: room}).json()["error"]
+        assert said["code"] == "context_length_exceeded" and str(room) in said["message"]
+        assert said["param"] == name and name in said["message"]
+
+
+@pytest.mark.parametrize(
+    ("skill", "messages", "param"),
+    [
+        ("detect", asks("dog"), "messages[0].content"),
+        ("query", [*asks("a"), {"role": "assistant", "content": "b"}, *asks("x \ud800")], "messages[2].content"),
+        ("point", asks(PICTURE, "x \ud800"), "messages[0].content"),
+        ("caption", asks(PICTURE, "endless"), "messages[0].content"),
+        ("caption", asks(url_part("data:image/png;base64,AAAA")), "messages[0].content[0]"),
+    ],
+)
+def test_errors_of_a_skill_name_the_place_in_the_body(site, usual, skill, messages, param):
+    """Not the library's arguments, which no client has sent."""
+    refused(site, usual, {"skill": skill}, param, messages=messages)
+
+
+@pytest.mark.parametrize(
+    ("shown", "place"), [(0, "messages[0].content"), (1, "messages[0].content[0]"), (2, "messages")]
+)
+def test_pictures_for_which_there_is_no_room_are_named(shown, place):
+    """An engine process takes so many bytes of crops at once, and says `image`."""
+    body = ChatBody(messages=asks(*[PICTURE] * shown, "Why?"))
+    wanted = understood(body, LIMITS)
+    assert wanted.place_of("image") == place
+    assert wanted.place_of("adapter") == "model" and wanted.place_of(None) is None
+    assert wanted.settings == {"timeout": LIMITS.request_timeout}, "the server's own, where none is asked for"
 
 
 @pytest.mark.parametrize("text", ["a \ud800", "a" * 999 + "漢字🙂"])

@@ -234,6 +234,34 @@ def test_s_str_05_a_stream_that_fails_in_its_middle(site, endless, n):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_every_choice_takes_a_place(endless, stream):
+    """n=3 is three requests of the engine; what does not fit beside the others is told 429 and holds nothing."""
+    site = Site(endless, places=4)
+    body = {"messages": asks(PICTURE, "Go on?"), "stream": stream, "max_tokens": 5000, "n": 3}
+
+    async def two_at_once():
+        leave = asyncio.Event()
+        asking = asyncio.create_task(called(site, body, leave, path=CHAT))
+        while len(endless.desk.runner._engine.rows.held()) < 3:
+            await asyncio.sleep(0.005)
+        assert site.gate.held == 3
+        async with site.client() as client:
+            refused = [await client.post(CHAT, json=body | {"n": n}) for n in (2, 5)]
+            fits = await client.post(CHAT, json=body | {"n": 1, "max_tokens": 2, "stream": False})
+        assert site.gate.held == 3
+        leave.set()
+        await asking
+        return (*refused, fits)
+
+    full, never, fits = asyncio.run(two_at_once())
+    assert (full.status_code, never.status_code, fits.status_code) == (429, 400, 200)
+    assert full.headers["retry-after"] and full.json()["error"]["code"] == "rate_limit_exceeded"
+    assert never.json()["error"]["param"] == "n" and "4" in never.json()["error"]["message"]
+    assert site.gate.held == 0
+    idle(endless)
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_ends_all_choices(site, endless, stream):
     site = Site(endless)
     body = {"messages": asks(PICTURE, "Go on?"), "stream": stream, "max_tokens": 5000, "n": 3}

@@ -23,7 +23,7 @@ from gapless.serve.door import Door
 from gapless.serve.engine import Engine
 from gapless.serve.errors import MethodNotAllowed, NotFound, error_response, is_inside
 from gapless.serve.health import HealthRoutes
-from gapless.serve.limits import Gate, RateLimit, RequestLimits
+from gapless.serve.limits import Gate, LoopClock, RateLimit, RequestLimits
 from gapless.serve.metrics import MetricsRoutes, Visits
 from gapless.serve.moondream import MoondreamRoutes
 from gapless.serve.openai import OpenAIRoutes
@@ -60,7 +60,7 @@ def make_app(
     )
     app.include_router(MoondreamRoutes(engine, limits).router())
     app.include_router(OpenAIRoutes(engine, limits).router())
-    app.include_router(HealthRoutes(engine, gate, limits).router())
+    app.include_router(HealthRoutes(engine, gate, limits, LoopClock()).router())
     app.include_router(MetricsRoutes(engine, gate, visits).router())
     app.add_exception_handler(GaplessError, _refuse)
     app.add_exception_handler(Exception, _broken)

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gapless.serve.errors import DoorError, Unauthorized, encoded, error_response, told
 from gapless.serve.health import HEALTH
-from gapless.serve.limits import Gate, RateLimit
+from gapless.serve.limits import Gate, Places, RateLimit
 from gapless.serve.metrics import Visits
 
 access_log = logging.getLogger("gapless.access")
@@ -113,7 +113,8 @@ class Door:
 
         try:
             key = self._check_key(scope)
-            with self._place(scope, key):
+            with self._place(scope, key) as places:
+                scope["state"]["places"] = places
                 await self._app(scope, receive, noted)
         except Exception as error:
             scope["state"].setdefault("error", error)
@@ -144,7 +145,7 @@ class Door:
         if visit.status == 0:
             await error_response(error, visit.request_id, visit.path)(scope, receive, send)
 
-    def _place(self, scope: Scope, key: str) -> AbstractContextManager[None]:
+    def _place(self, scope: Scope, key: str) -> AbstractContextManager[Places | None]:
         if scope["method"] != "POST":
             return nullcontext()
         if self._rate is not None:

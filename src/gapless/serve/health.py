@@ -1,19 +1,22 @@
 """Whether the server works: /health for whoever routes requests, /health/generate for whoever doubts it.
 
 /health asks the engine nothing and needs no key: 200 while requests are taken, 503 while the model loads, when the
-engine is dead and when the server is stopping. /health/generate computes one token, apart from the queue.
+engine is dead and when the server is stopping. /health/generate computes one token. It takes no place, so that a full
+server is not taken for a broken one; instead there is one probe at a time and at most one a second, however many ask.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gapless.records import Clock
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json, NotFound
 from gapless.serve.limits import Gate, RequestLimits, unless_gone
@@ -21,16 +24,21 @@ from gapless.serve.schema import JSON, LOOKING, Responses, errors
 
 HEALTH = "/health"
 QUESTION = "What is this?"
+FRESH = 1.0
+"""Seconds for which an answer is told to others too."""
 
 
 class HealthRoutes:
     """The routes, and what they look at."""
 
-    def __init__(self, engine: Engine, gate: Gate, limits: RequestLimits) -> None:
+    def __init__(self, engine: Engine, gate: Gate, limits: RequestLimits, clock: Clock) -> None:
         self._engine = engine
         self._gate = gate
         self._limits = limits
+        self._clock = clock
         self._probe = asyncio.Lock()
+        self._told: dict[str, Any] = {}
+        self._told_until = -math.inf
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -57,14 +65,21 @@ class HealthRoutes:
         return Json({"status": "ready", "requests": self._gate.held, "places": self._gate.places})
 
     async def generate(self, request: Request) -> Response:
-        """One token from the model. One probe at a time; the others wait for it."""
-        vlm = self._engine.vlm()
-        settings = {"max_tokens": 1, "temperature": 0, "timeout": self._limits.request_timeout}
-        started = time.monotonic()
+        """One token from the model, computed within the last second. One probe at a time; the others wait for it."""
+        return Json(await unless_gone(request, self._probed()))
+
+    async def _probed(self) -> dict[str, Any]:
         async with self._probe:
-            answer = await unless_gone(request, vlm.query(question=QUESTION, settings=settings))
-        tokens = answer["metrics"]["output_tokens"]
-        return Json({"status": "ready", "tokens": tokens, "ms": round(1e3 * (time.monotonic() - started), 3)})
+            self._gate.check()
+            vlm = self._engine.vlm()
+            started = self._clock.now()
+            if started >= self._told_until:
+                settings = {"max_tokens": 1, "temperature": 0, "timeout": self._limits.request_timeout}
+                answer = await vlm.query(question=QUESTION, settings=settings)
+                ended, tokens = self._clock.now(), answer["metrics"]["output_tokens"]
+                self._told = {"status": "ready", "tokens": tokens, "ms": round(1e3 * (ended - started), 3)}
+                self._told_until = ended + FRESH
+            return self._told
 
 
 def check_model(named: str | None, name: str, adapters: Sequence[str] = ()) -> None:

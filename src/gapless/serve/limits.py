@@ -1,7 +1,7 @@
 """How much the server takes: places, bytes, seconds.
 
-In: requests. Out: their bodies, checked, or an error with its status. Invariants: no more than `Gate.places` requests
-are held at once, from before their bodies are read until after their last byte is sent; no body grows past its limit,
+In: requests. Out: their bodies, checked, or an error with its status. Invariants: no more than `Gate.places` answers
+are wanted at once, from before bodies are read until after their last byte is sent; no body grows past its limit,
 whatever it declares about its length.
 """
 
@@ -65,18 +65,46 @@ class Gate:
         """Let nobody in any more; those inside go on."""
         self.closed = True
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place. Raises `NotServing` once closed, `TooManyRequests` when all are taken."""
+    def check(self) -> None:
+        """Raises `NotServing` once closed."""
         if self.closed:
             raise NotServing("the server is stopping and takes no new requests; ask again in a few seconds")
-        if self.held >= self.places:
-            raise TooManyRequests(f"all {self.places} places are taken by requests that run or wait; ask again later")
-        self.held += 1
+
+    @contextmanager
+    def place(self) -> Iterator[Places]:
+        """Hold a place, and perhaps more of them later. Raises `NotServing` once closed, `TooManyRequests` when all are
+        taken."""
+        self.check()
+        places = Places(self)
+        places.widen(1)
         try:
-            yield
+            yield places
         finally:
-            self.held -= 1
+            self.held -= places.count
+
+
+class Places:
+    """What one HTTP request holds: a place for each answer that the engine computes for it."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.count = 0
+        self._gate = gate
+
+    def widen(self, count: int) -> None:
+        """Hold so many. Raises `TooManyRequests`, and nothing has changed, when so many are not free; `InvalidRequest`
+        when they never are."""
+        gate = self._gate
+        if count > gate.places > 0:
+            raise InvalidRequest(
+                f"n is {count}, and this server takes {gate.places} requests at once; ask for fewer", param="n"
+            )
+        more = count - self.count
+        if gate.held + more > gate.places:
+            free = gate.places - gate.held
+            taken = f"of {gate.places} places {free or 'none'} are free and {more} more are wanted"
+            raise TooManyRequests(f"{taken}; the others are taken by requests that run or wait; ask again later")
+        gate.held += more
+        self.count = count
 
 
 class LoopClock:

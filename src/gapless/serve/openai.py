@@ -20,13 +20,13 @@ from starlette.responses import Response
 from gapless.api.aio import AsyncVLM
 from gapless.api.desk import EncodedImage
 from gapless.api.stream import AsyncStream
-from gapless.errors import InvalidImage
+from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.data_url import picture_bytes
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json
 from gapless.serve.health import check_model
-from gapless.serve.limits import RequestLimits, read, unless_gone
-from gapless.serve.openai_body import WORDS, ChatBody, Wanted, understood
+from gapless.serve.limits import Places, RequestLimits, read, unless_gone
+from gapless.serve.openai_body import WORDS, ChatBody, Wanted, placed, understood
 from gapless.serve.openai_events import ChatEvents, Gathering, ResultEvents
 from gapless.serve.openai_schema import Model, Models, completions, shown_as
 from gapless.serve.openai_shapes import Chunks, Heading, completion, message_of
@@ -96,6 +96,8 @@ class OpenAIRoutes:
         name, *adapters = self._names()
         check_model(None if body.model in HOSTED else body.model, name, adapters)
         wanted = await asyncio.to_thread(understood, body, self._limits)
+        places: Places = request.state.places
+        places.widen(wanted.choices)
         if body.model is not None and body.model != name and body.model in adapters:
             name, wanted = body.model, replace(wanted, settings={**wanted.settings, "adapter": body.model})
         heading = Heading(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), name, request.state.request_id)
@@ -103,6 +105,12 @@ class OpenAIRoutes:
 
     async def _answer(self, vlm: AsyncVLM, wanted: Wanted, heading: Heading) -> Response:
         """The whole answer, or its stream from the first piece on: until then an error has a status."""
+        try:
+            return await self._begin(vlm, wanted, heading)
+        except InvalidRequest as error:
+            raise placed(error, wanted.place_of(error.param)) from error
+
+    async def _begin(self, vlm: AsyncVLM, wanted: Wanted, heading: Heading) -> Response:
         if wanted.skill == "chat":
             check_chat(vlm.desk.context, wanted.conversation, wanted.reasoning)
         images = [await _image(vlm, part) for part in wanted.pictures]

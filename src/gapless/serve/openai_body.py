@@ -105,7 +105,8 @@ class ChatBody(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A body, understood. `settings` are the library's, `choices` how many answers are wanted."""
+    """A body, understood. `settings` are the library's, `choices` how many answers are wanted; `limit_field`: the name
+    under which `max_tokens` came."""
 
     conversation: Conversation
     settings: Mapping[str, object]
@@ -115,6 +116,7 @@ class Wanted:
     reasoning: bool
     skill: str
     spatial_refs: list[list[float]] | None
+    limit_field: str
 
     @property
     def turn(self) -> Turn:
@@ -128,6 +130,21 @@ class Wanted:
             return self.conversation.pictures
         return self.conversation.pictures[-1:]
 
+    def place_of(self, param: str | None) -> str | None:
+        """Where in the body an argument of the library comes from."""
+        match param:
+            case "max_tokens":
+                return self.limit_field
+            case "question" | "object" | "length":
+                return f"{self.turn.where}.content"
+            case "image" if not self.pictures:
+                return f"{self.turn.where}.content"
+            case "image":
+                return self.pictures[0].where if len(self.pictures) == 1 else "messages"
+            case "adapter":
+                return "model"
+        return param
+
     def settings_of(self, choice: int) -> dict[str, object]:
         """Each choice has a seed of its own; the first has the one that was given, so it does not depend on `n`."""
         seed = self.settings.get("seed")
@@ -135,6 +152,11 @@ class Wanted:
             return dict(self.settings)
         drawn = hashlib.sha256(f"{seed}:{choice}".encode()).digest()
         return dict(self.settings) | {"seed": int.from_bytes(drawn[:8], "big") % (MAX_SEED + 1)}
+
+
+def placed(error: InvalidRequest, place: str | None) -> InvalidRequest:
+    """An error of the library, which knows its own arguments alone, with the place in the body that is meant."""
+    return type(error)(str(error) if place == error.param else f"{place}: {error}", param=place)
 
 
 def understood(body: ChatBody, limits: RequestLimits) -> Wanted:
@@ -152,6 +174,7 @@ def understood(body: ChatBody, limits: RequestLimits) -> Wanted:
         reasoning=bool(body.reasoning),
         skill=skill,
         spatial_refs=body.spatial_refs,
+        limit_field=_limit_field(body),
     )
     _check_skill(wanted)
     _check_pictures(wanted, limits.max_pictures)
@@ -192,15 +215,19 @@ def _settings(body: ChatBody, limits: RequestLimits) -> dict[str, object]:
     try:
         Settings.parse(settings)
     except InvalidRequest as error:
-        if error.param == "max_tokens" and body.max_completion_tokens is not None:
-            raise InvalidRequest(f"max_completion_tokens: {error}", param="max_completion_tokens") from error
-        raise
+        if error.param != "max_tokens":
+            raise
+        raise placed(error, _limit_field(body)) from error
     if body.timeout is not None and body.timeout > limits.request_timeout:
         raise InvalidRequest(
             f"timeout is {body.timeout:g} seconds; this server gives {limits.request_timeout:g}", param="timeout"
         )
     settings.setdefault("timeout", limits.request_timeout)
     return settings
+
+
+def _limit_field(body: ChatBody) -> str:
+    return "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
 
 
 def _max_tokens(body: ChatBody) -> int | None:
