@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 
 import pytest
 import uvicorn
@@ -314,6 +315,40 @@ def test_a_dead_engine(micro_folder, monkeypatch, caplog):
         again = site.post("/v1/query", ASK)
     assert again.status_code == 503 and again.json()["error"]["type"] == "engine_dead"
     assert "secret of the inside" in caplog.text and said.json()["request_id"] in caplog.text
+
+
+@pytest.mark.parametrize("how", ["closed", "closing"])
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_load_that_ends_after_the_server_is_no_trouble(micro_folder, monkeypatch, how, loads):
+    """No error in its thread, and no engine that nobody asks."""
+    loaded, may_end, raised = [], threading.Event(), []
+    monkeypatch.setattr(threading, "excepthook", lambda told: raised.append(told.exc_value))
+
+    def load(progress):
+        may_end.wait()
+        if not loads:
+            raise OSError("no such disk")
+        loaded.append(gapless.load(micro_folder))
+        return loaded[-1]
+
+    engine, before = Engine(load, Silent()), set(threading.enumerate())
+
+    async def life():
+        engine.start()
+        (loader,) = [thread for thread in set(threading.enumerate()) - before if thread.name == "gapless-load"]
+        await engine.close()
+        if how == "closing":  # its end comes to an event loop that still turns
+            may_end.set()
+            while loader.is_alive():
+                await asyncio.sleep(0.005)
+        return loader
+
+    loader = asyncio.run(life())
+    may_end.set()
+    loader.join(60)
+    assert not loader.is_alive() and raised == [] and len(loaded) == loads and not engine.ready
+    for vlm in loaded:
+        until(lambda vlm=vlm: not vlm.desk.runner._thread.is_alive(), "the end of an engine that nobody asks")
 
 
 @pytest.mark.parametrize("when", ["loading", "serving"])

@@ -72,15 +72,22 @@ class Engine:
             try:
                 vlm = self._load(self)
             except BaseException as error:
-                loop.call_soon_threadsafe(self._fail, error)
-            else:
+                with suppress(RuntimeError):  # the loop is closed: nobody wants to know
+                    loop.call_soon_threadsafe(self._fail, error)
+                return
+            try:
                 loop.call_soon_threadsafe(self.adopt, vlm)
+            except RuntimeError:
+                vlm.desk.runner.abandon()
 
         threading.Thread(target=work, name="gapless-load", daemon=True).start()
 
     def adopt(self, vlm: VLM) -> None:
-        """From now on this model answers."""
-        self._vlm = AsyncVLM(vlm)
+        """From now on this model answers; one that comes when the server is closing already is let go."""
+        if self._closing:
+            vlm.desk.runner.abandon()
+        else:
+            self._vlm = AsyncVLM(vlm)
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
@@ -115,9 +122,9 @@ class Engine:
     async def close(self) -> None:
         """End what still runs with `EngineClosed`, and the engine. Takes about `CLOSE_WITHIN` seconds at most, whatever
         the engine is at: its end is waited for in a thread that nobody waits for."""
-        if self._vlm is None or self._closing:
+        closing, self._closing = self._closing, True
+        if self._vlm is None or closing:
             return
-        self._closing = True
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         close = partial(self._vlm.desk.runner.close, False, CLOSE_WITHIN)
 
