@@ -33,9 +33,13 @@ class Served:
         """What follows these words in the log, as soon as they are there."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
+            ended = self.process.poll() is not None  # before the look: what it said at its end counts
             _, found, rest = self.log.read_text().partition(words)
             if found and "\n" in rest:
                 return rest
+            if ended:
+                code = self.process.returncode
+                raise AssertionError(f"the server ended with {code} and did not say {words!r}: {self.log.read_text()}")
             time.sleep(0.02)
         raise AssertionError(f"{words!r} was not said: {self.log.read_text()}")
 
