@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import socket
 
 import httpx
 import numpy as np
@@ -93,6 +94,14 @@ def vlm(micro_folder):  # noqa: F811
 @pytest.fixture(scope="module")
 def site(vlm):
     return Site(vlm)
+
+
+@pytest.fixture
+def free_port():
+    """For a server whose log cannot be read."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

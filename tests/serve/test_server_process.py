@@ -102,11 +102,8 @@ def test_an_engine_process_answers_and_its_death_ends_the_server(endless_folder,
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="asks Linux for a disk that is full")
-def test_a_full_disk_where_the_log_goes_breaks_nothing(micro_folder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Served(micro_folder, Path("/dev/full"), "--process", "off", port=port)
+def test_a_full_disk_where_the_log_goes_breaks_nothing(micro_folder, free_port):
+    server = Served(micro_folder, Path("/dev/full"), "--process", "off", port=free_port)
     try:
         server.until_ready()
         for _ in range(3):

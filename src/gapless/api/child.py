@@ -201,19 +201,22 @@ class _Reporter:
 
 def serve(line: wire.Line, loop: EngineLoop, device: Device) -> bool:
     """Run a loop to its end and say how it ended. Returns whether it was closed rather than stopped by an error."""
+    failed: dict[str, BaseException] = {}
     try:
         loop.run()
         last: wire.Bye | wire.Died = wire.Bye(loop.totals())
     except BaseException as error:
-        _log.exception("the engine stopped")
+        failed["the engine stopped"] = error
         last = wire.Died(wire.ErrorNote.of(error))
         with suppress(Exception):  # the ledgers may be in any state now
             loop.deliver()
     try:
         device.close()
-    except Exception:
-        _log.exception("the device did not close cleanly")
+    except Exception as error:
+        failed["the device did not close cleanly"] = error
     line.send(last)
+    for what, why in failed.items():  # at last: standard error may be a pipe that nobody reads
+        _log.error(what, exc_info=why)
     return isinstance(last, wire.Bye)
 
 

@@ -24,6 +24,7 @@ from gapless.serve.engine import Engine
 from gapless.serve.errors import MethodNotAllowed, NotFound, error_response, is_inside
 from gapless.serve.health import HealthRoutes
 from gapless.serve.limits import Gate, LoopClock, RateLimit, RequestLimits
+from gapless.serve.log import BackgroundLog
 from gapless.serve.metrics import MetricsRoutes, Visits
 from gapless.serve.moondream import MoondreamRoutes
 from gapless.serve.openai import OpenAIRoutes
@@ -38,11 +39,12 @@ def make_app(
     keys: Sequence[str],
     rate: RateLimit | None = None,
     threads: int = 4,
+    log: BackgroundLog | None = None,
 ) -> Door:
     """Put the routes together. No page is served that would load anything from elsewhere.
 
     `threads`: how many bodies, pictures and texts are worked on at once. They are the event loop's default executor,
-    and nothing else uses that.
+    and nothing else uses that. `log`: whose losses the metrics tell.
     """
     visits = Visits()
 
@@ -61,7 +63,7 @@ def make_app(
     app.include_router(MoondreamRoutes(engine, limits).router())
     app.include_router(OpenAIRoutes(engine, limits).router())
     app.include_router(HealthRoutes(engine, gate, limits, LoopClock()).router())
-    app.include_router(MetricsRoutes(engine, gate, visits).router())
+    app.include_router(MetricsRoutes(engine, gate, visits, log).router())
     app.add_exception_handler(GaplessError, _refuse)
     app.add_exception_handler(Exception, _broken)
     app.add_exception_handler(HTTPException, _no_route)

@@ -26,6 +26,7 @@ from gapless.observe.meter import Part
 from gapless.serve.engine import Engine
 from gapless.serve.errors import DoorError, type_of
 from gapless.serve.limits import Gate
+from gapless.serve.log import BackgroundLog
 from gapless.serve.schema import Responses, errors
 
 METRICS = "/metrics"
@@ -62,8 +63,9 @@ class Visits:
 class MetricsRoutes:
     """The route, and what it looks at. One scrape at a time, in a thread that does nothing else."""
 
-    def __init__(self, engine: Engine, gate: Gate, visits: Visits) -> None:
+    def __init__(self, engine: Engine, gate: Gate, visits: Visits, log: BackgroundLog | None) -> None:
         self._engine = engine
+        self._log = log
         self._gate = gate
         self._visits = visits
         self._thread = ThreadPoolExecutor(1, "gapless-metrics")
@@ -97,9 +99,11 @@ class MetricsRoutes:
         )
         for reason, count in rejected.items():
             refused.add_metric([reason], count)
+        lost = 0 if self._log is None else self._log.lost
         return [
             requests,
             refused,
+            CounterMetricFamily("gapless:log_lines_lost", "Lines of the log that were not written.", value=lost),
             GaugeMetricFamily("gapless:http_requests_held", "Places taken now.", value=self._gate.held),
             GaugeMetricFamily("gapless:http_places", "Places there are.", value=self._gate.places),
             GaugeMetricFamily("gapless:engine_up", "1 while the engine takes requests, else 0.", value=float(alive)),

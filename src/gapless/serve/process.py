@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
 import time
-from contextlib import suppress
 from functools import partial
 from types import FrameType
 
@@ -25,11 +23,11 @@ from gapless.serve.app import make_app
 from gapless.serve.connection import connection_type
 from gapless.serve.engine import Engine, Watcher
 from gapless.serve.limits import Gate
+from gapless.serve.log import Aside, log_to_stderr
 from gapless.serve.memory import give_back_large_blocks
 from gapless.serve.settings import ServerSettings
 
 STOPPED, FAILED = 0, 1
-STDERR = 2
 LAST_WORDS = 1
 """Seconds for the answers of requests that are ended to reach their clients."""
 
@@ -46,11 +44,13 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     keys = settings.keys()
     listening = _listen(settings.host, settings.port)
     url = f"http://{_spelled(settings.host)}:{listening.getsockname()[1]}"
-    _log_to_stderr()
+    log = log_to_stderr()
+    watcher = Aside(watcher, log)
     give_back_large_blocks()
     engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
-    door = make_app(engine, gate, settings.request_limits(), keys, settings.rate(), settings.threads_for_pictures())
+    threads = settings.threads_for_pictures()
+    door = make_app(engine, gate, settings.request_limits(), keys, settings.rate(), threads, log)
     config = uvicorn.Config(
         door,
         loop="uvloop",
@@ -138,28 +138,3 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _spelled(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-class StandardError(logging.Handler):
-    """Lines of the log, written at once and as they are. One that cannot be written (a full disk, a closed pipe) is
-    lost: no request fails for it, and nothing of it is left to be written at the end."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one."""
-        with suppress(OSError):
-            os.write(STDERR, f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
-
-
-def _log_to_stderr() -> None:
-    handler = StandardError()
-    for name, level in (("gapless", logging.WARNING), ("gapless.access", logging.INFO), ("uvicorn", logging.WARNING)):
-        logger = logging.getLogger(name)
-        logger.setLevel(level)
-        if name != "gapless.access":
-            logger.addHandler(handler)
-    logging.getLogger("uvicorn.error").addFilter(_unless_broken_off)
-
-
-def _unless_broken_off(record: logging.LogRecord) -> bool:
-    """A stream that fails is broken off on purpose; the access log says that it was not whole."""
-    return "without completing response" not in str(record.msg)
