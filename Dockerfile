@@ -5,7 +5,8 @@
 #
 # Without a model's folder it serves the one that GAPLESS_MODEL or a settings file names, or else glint, the bundled one. The
 # port is set with GAPLESS_PORT, which the health check reads too. Settings are variables (-e GAPLESS_MAX_ROWS=64) or flags behind
-# the model; keys are best a mounted file (-e GAPLESS_API_KEYS_FILE=/run/secrets/keys). Nothing is written but /tmp.
+# the model; keys are best a mounted file (-e GAPLESS_API_KEYS_FILE=/run/secrets/keys). Nothing is written but /tmp. The stop
+# timeout is for the default of GAPLESS_DRAIN_TIMEOUT, 30 seconds: raise it by as much.
 #
 # The wheel of torch on PyPI brings CUDA's libraries along; the host needs NVIDIA's driver and container toolkit, and
 # nothing else. For processors alone, an image of a tenth of the size:

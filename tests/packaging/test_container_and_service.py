@@ -106,6 +106,12 @@ def test_the_service_waits_longer_than_the_server_drains():
     service = unit()["Service"]
     assert float(service["TimeoutStopSec"]) > defaults("drain_timeout") + 2 * CLOSE_WITHIN + LAST_WORDS
     assert (service["Restart"], service["NoNewPrivileges"], service["ProtectSystem"]) == ("on-failure", "yes", "strict")
+    text, page = UNIT.read_text(), (ROOT / "docs" / "server.md").read_text()
+    assert f"for {defaults('drain_timeout'):g} s at most" in text and f"ended {CLOSE_WITHIN:g} s later" in text
+    assert f"killed {CLOSE_WITHIN:g} seconds" in page and f"the engine's {CLOSE_WITHIN:g} seconds" in page
+    assert f"({service['TimeoutStopSec']} in the unit)" in page
+    assert f"--stop-timeout {service['TimeoutStopSec']}" in DOCKERFILE.read_text()
+    assert all("raise" in one.lower() and "drain_timeout" in one.lower() for one in (text, DOCKERFILE.read_text()))
     program, word = shlex.split(service["ExecStart"])
     assert Path(program).name == "gapless" and word in {command.name for command in app.registered_commands}
     for name in re.findall(r"GAPLESS_([A-Z_]+)", UNIT.read_text()):

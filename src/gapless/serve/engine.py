@@ -120,8 +120,9 @@ class Engine:
         return None
 
     async def close(self) -> None:
-        """End what still runs with `EngineClosed`, and the engine. Takes about `CLOSE_WITHIN` seconds at most, whatever
-        the engine is at: its end is waited for in a thread that nobody waits for."""
+        """End what still runs with `EngineClosed`, and the engine. Takes little more than `CLOSE_WITHIN` seconds at
+        most, whatever the engine is at; twice as long if the system does not manage to kill it: its end is waited for
+        in a thread that nobody waits for."""
         closing, self._closing = self._closing, True
         if self._vlm is None or closing:
             return
