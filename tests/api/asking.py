@@ -18,6 +18,7 @@ def calls(vlm, image, seed):
         "point": lambda: vlm.point(image, f"dog {seed}", settings=few, spatial_refs=REFS[:1]),
         "detect": lambda: vlm.detect(image, f"dog {seed}", settings=few),
         "segment": lambda: vlm.segment(image, f"dog {seed}", settings=few),
+        "gaze": lambda: vlm.detect_gaze(image, (0.25, 0.5)),
     }
 
 

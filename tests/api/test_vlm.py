@@ -33,6 +33,7 @@ def test_every_method_returns_the_clients_dict(vlm, pictures):
         "point": {"points"},
         "detect": {"objects"},
         "segment": {"path", "bbox"},
+        "gaze": {"gaze"},
     }
     for result in results.values():
         assert result["finish_reason"] in ("stop", "length")

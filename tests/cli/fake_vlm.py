@@ -80,3 +80,8 @@ class FakeVLM:
         result |= {"path": path, "bbox": box if path else None}
         pieces = [{"bbox": box}, {"chunk": path}, {"path": path, "bbox": box, "completed": True}]
         return FakeStream(pieces, result) if stream else result
+
+    def detect_gaze(self, image: Any, eye: Any, face: Any, unstable_settings: Any, settings: Any) -> Any:
+        arguments = {"eye": eye, "face": face, "unstable_settings": unstable_settings, "settings": settings}
+        gaze = None if eye == [0, 0] else {"x": 0.75, "y": 0.125}
+        return self._ask("gaze", image, **arguments) | {"gaze": gaze}

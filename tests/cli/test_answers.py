@@ -1,4 +1,4 @@
-"""What the five skill commands print, write and end with. The model is a fake."""
+"""What the skill commands print, write and end with. The model is a fake."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def test_reasoning_is_shown_before_the_answer(vlm: FakeVLM, capsys: pytest.Captu
         ("point a.png star", "0.2500 0.5000\n0.7500 0.1250\n"),
         ("detect a.png star", "0.1000 0.2000 0.5000 0.7500\n"),
         ("segment a.png star", "bbox 0.2500 0.2500 0.7500 0.7500\npath M 0 0 L 1 0 L 1 1 Z\n"),
+        ("gaze a.png 0.5 0.25", "0.7500 0.1250\n"),
         ("caption a.png --stream", "a normal\n"),
         ("segment a.png star --stream", "M 0 0 L 1 0 L 1 1 Z\n"),
     ],
@@ -108,6 +109,49 @@ def test_plain_output(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], words: s
 def test_nothing_found_is_no_datum(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], skill: str) -> None:
     assert main([skill, "a.png", "nothing"]) == 0
     assert capsys.readouterr() == ("", "gapless: no nothing found\n")
+
+
+def test_a_gaze_is_asked_from_an_eye_or_a_face(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gaze", "a.png", "0", "0", "--force", "--timeout", "3"]) == 0
+    assert capsys.readouterr() == ("", "gapless: no gaze found\n")
+    assert main(["gaze", "a.png", "--face", "0.25,0.125,0.5,0.375", "--seed", "4", "--json", "--draw", "eye.png"]) == 0
+    out, err = capsys.readouterr()
+    (line,) = lines(out)
+    assert (line["image"], line["drawn"], line["gaze"]) == ("a.png", "eye.png", {"x": 0.75, "y": 0.125})
+    assert "drawn to eye.png" in err
+    drawn = Image.open("eye.png")
+    assert drawn.getpixel((30, 4)) == (255, 64, 64) and drawn.getpixel((0, 29)) == (40, 40, 40)
+    face = {"x_min": 0.25, "y_min": 0.125, "x_max": 0.5, "y_max": 0.375}
+    assert [call[2] for call in vlm.calls] == [
+        {
+            "eye": [0, 0],
+            "face": None,
+            "unstable_settings": {"prioritize_accuracy": False, "force_detect": True},
+            "settings": {"timeout": 3.0},
+        },
+        {
+            "eye": None,
+            "face": face,
+            "unstable_settings": {"prioritize_accuracy": True, "force_detect": False},
+            "settings": {"seed": 4},
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("gaze a.png", "where is the eye?"),
+        ("gaze a.png 0.5", "where is the eye?"),
+        ("gaze a.png 0.5 1.5", "outside the picture"),
+        ("gaze a.png 0.5 0.5 --face 0,0,1,1", "give one of them"),
+        ("gaze a.png --face 0,0", "is not X1,Y1,X2,Y2"),
+        ("gaze a.png --face 0.5,0,0.1,1", "top left corner"),
+    ],
+)
+def test_eyes_that_are_nowhere(vlm: FakeVLM, capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err and not vlm.calls
 
 
 def test_json_of_one_picture_is_the_library_dict(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,7 @@ def test_heads_that_a_program_can_need_are_known_beforehand():
         "text": set(),
         "reason": {ValueHead.COORD},
         "point": {ValueHead.COORD},
+        "forced-point": {ValueHead.COORD},
         "detect": {ValueHead.COORD, ValueHead.SIZE},
         "segment": {ValueHead.COORD, ValueHead.SIZE},
     }

@@ -94,7 +94,9 @@ def mix_of_requests(
             seed=rng.randrange(1 << 40),
             top_logprobs=rng.choice([-1, -1, 0, 3]),
         )
-        program = rng.choice(PROGRAMS)
+        program = rng.choice([name for name in PROGRAMS if name != "forced-point"])
+        if program == "point" and number % 3 == 0:
+            program = "forced-point"
         prompt = Prompt(ids, values, shown)
         if inset:
             shown_too = [picture(rng.randrange(5)) for _ in range(rng.randrange(3))]

@@ -14,7 +14,7 @@ from PIL import Image
 from gapless.config import ImageLimits
 from gapless.errors import InvalidCheckpoint
 from gapless.images.crops import CropSpec, cut, tiling
-from gapless.images.picture import digest, prepare
+from gapless.images.picture import digest, mirrored, prepare
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
@@ -176,3 +176,14 @@ def test_prepared_picture_knows_its_upright_size_and_shares_no_memory_with_the_s
     rgb[:] = 255
     assert (picture.width, picture.height) == (50, 30)
     assert not picture.crops.any()
+
+
+@pytest.mark.parametrize("size", [(40, 30), (379, 500), (640, 480), (1999, 500), (501, 1111)])
+def test_a_mirrored_picture_has_the_crops_of_the_mirrored_pixels(size):
+    rgb = np.random.default_rng(size[0]).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    there, back = prepare(rgb, SPEC), prepare(np.ascontiguousarray(rgb[:, ::-1]), SPEC)
+    turned = mirrored(there)
+    assert np.array_equal(turned.crops, back.crops) and turned.crops.flags.c_contiguous
+    assert (turned.tiling, turned.width, turned.height) == (back.tiling, back.width, back.height)
+    assert turned.digest not in (there.digest, back.digest) and len(turned.digest) == 64
+    assert np.array_equal(mirrored(turned).crops, there.crops)

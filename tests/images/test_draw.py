@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from gapless.images.draw import COLOURS, draw_boxes, draw_outline, draw_points, draw_text
+from gapless.images.draw import COLOURS, draw_boxes, draw_gaze, draw_outline, draw_points, draw_text
 
 BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
 
@@ -112,3 +112,15 @@ def test_a_label_does_not_cover_what_it_names():
         drawn = draw_boxes(image, [box], "a long name")
         inside = drawn.crop((124, round(300 * top) + 4, 176, round(300 * (top + 0.1)) - 4))
         assert inside.getcolors() == [(inside.width * inside.height, (10, 20, 30))]
+
+
+def test_a_gaze_is_a_line_from_the_eye_or_the_face():
+    drawn = draw_gaze(grey(), [0.25, 0.5], {"x": 0.75, "y": 0.5})
+    marks = changed(drawn)
+    assert drawn.getpixel((150, 100)) == drawn.getpixel((225, 100)) == COLOURS[0]
+    assert not marks[:, :70].any() and not marks[:90, 80:210].any()
+    face = draw_gaze(grey(), [0.25, 0.25, 0.75, 0.75], {"x": 0.9, "y": 0.5})
+    assert face.getpixel((75, 50)) == COLOURS[1] and face.getpixel((200, 100)) == COLOURS[0]
+    for origin in ([0.25, 0.5], [0.25, 0.25, 0.75, 0.75]):
+        alone = changed(draw_gaze(grey(), origin, None))
+        assert alone.any() and not alone[:, 226:].any()

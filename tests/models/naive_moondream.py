@@ -227,8 +227,9 @@ class Naive:
             while not ended and len(said) < max_tokens:
                 ended = step(lambda i: True) == END
         else:
-            for _ in range(max_objects):
-                if step(lambda i: i in (COORD, END)) == END:
+            for n in range(max_objects):
+                forced = program == "forced-point" and n == 0
+                if step(lambda i, forced=forced: i == COORD or (i == END and not forced)) == END:
                     break
                 for only in (COORD, SIZE) if program == "detect" else (COORD,):
                     step(lambda i, only=only: i == only)

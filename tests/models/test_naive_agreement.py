@@ -30,18 +30,20 @@ from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.templates import Templates
 from gapless.models.moondream.weights_map import OPTIONAL, tensor_shapes
-from gapless.records import Inset, Picture, Prompt, Request, Sampling
+from gapless.records import Inset, Picture, Prompt, Request, Sampling, Token
+from gapless.skills.base import SkillContext
+from gapless.skills.gaze import gaze
 
 TOLERANCE = 5e-6
 VOCAB = 40
-PROGRAMS = ("text", "reason", "point", "detect", "segment", "segment")
+PROGRAMS = ("text", "reason", "point", "forced-point", "detect", "segment", "segment")
 NEAR = 1e-4
 """Where two choices are this near, float32 may choose the other one: such an answer is compared up to there."""
 PLAIN = (-1.0, -1.0)
 
 
 @st.composite
-def configs(draw: st.DrawFn, tau: str) -> dict[str, Any]:
+def configs(draw: st.DrawFn, tau: str, revision: str | None = None) -> dict[str, Any]:
     """A config.json with every number given."""
     heads, width = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([4, 8, 12]))
     dim, layers, grid = heads * width, draw(st.integers(1, 3)), draw(st.sampled_from([2, 3]))
@@ -52,7 +54,7 @@ def configs(draw: st.DrawFn, tau: str) -> dict[str, Any]:
         "prefix_attn": grid**2 + 1, "rope_theta": draw(st.sampled_from([1e4, 1.5e6])),
         "tau": tau,
     }  # fmt: skip
-    revision = draw(st.sampled_from(["2025-06-21", "moondream3"]))
+    revision = revision or draw(st.sampled_from(["2025-06-21", "moondream3"]))
     if revision == "moondream3":
         experts = draw(st.integers(1, 6))
         text["moe"] = {
@@ -226,9 +228,50 @@ def test_many_answers(tau: str, data: st.DataObject, seed: int, bare: bool) -> N
     check_answers(data.draw(configs(tau)), seed, bare)
 
 
+class Letters:
+    """A tokenizer for the skills: each letter an id of its own that is no special one."""
+
+    def encode(self, text: str, param: str = "") -> tuple[int, ...]:
+        return tuple(10 + ord(letter) % 30 for letter in text)
+
+    def fewest(self, text: str) -> int:
+        return len(text)
+
+
+@pytest.mark.parametrize("revision", ["2025-06-21", "moondream3"])
+@settings(settled, max_examples=2)
+@given(st.data(), SEEDS)
+def test_gazes(revision: str, data: st.DataObject, seed: int) -> None:
+    """As the skill asks: an eye's two coordinates are embedded as places, and one point or none comes back."""
+    raw = data.draw(configs(data.draw(st.sampled_from(TAUS)), revision))
+    m, naive = made(raw, seed, False)
+    context = SkillContext(Templates.of(m.config), Letters(), m.prefix, m.max_context, revision)  # type: ignore[arg-type]
+    asks = [gaze(context, picture_of(raw, seed), (0.25, 0.625), force=force) for force in (False, True)]
+    asked = [Request(i, ask.prompt, ask.program, ask.sampling) for i, ask in enumerate(asks, start=1)]
+    words = [naive.word(i) for i in Letters().encode("\n\nPoint:")], [naive.word(i) for i in (1, 30, 2)]
+    after = (
+        [naive.word(i) for i in Letters().encode(" gaze\n\n")],
+        [naive.word(i) for i in (*Letters().encode(" gaze"), 3)],
+    )
+    third = revision == "moondream3"
+    rows = [*words[third], naive.place(0.25), naive.place(0.625), *after[third]]
+    built = rows_of(naive, asks[0].prompt)[m.prefix :]
+    assert len(built) == len(rows) and all(np.array_equal(a.x, b.x) for a, b in zip(built, rows, strict=True))
+    for ask, tokens in zip(asks, answered(m, naive, asked), strict=True):
+        ask.reader.feed(tokens)
+        values = [t.values[0] for t in tokens if t.values]
+        assert ask.reader.result() == {"gaze": {"x": values[0], "y": values[1]} if values else None}
+        assert len(values) == 2 or (not values and ask.program == "point" and [t.id for t in tokens] == [END])
+
+
 def check_answers(raw: dict[str, Any], seed: int, bare: bool) -> None:
     m, naive = made(raw, seed, bare)
-    table, asked = build_table(Templates.of(m.config).rules()), requests(raw, seed, insets=True)
+    answered(m, naive, requests(raw, seed, insets=True))
+
+
+def answered(m: Moondream, naive: Naive, asked: list[Request]) -> list[tuple[Token, ...]]:
+    """What the engine says to all of them at once, after a look whether it is right."""
+    table = build_table(Templates.of(m.config).rules())
     config = EngineConfig(depth=2, max_rows=4, page_size=4, pages=120, lookahead=8)
     clock, mailbox = SimClock(), ThreadMailbox()
     device = Refereed(HostDevice(m, table, config, HostDeviceConfig(threads=1, poison=True)), table)
@@ -247,3 +290,4 @@ def check_answers(raw: dict[str, Any], seed: int, bare: bool) -> None:
         assert len(one.tokens) == len(right) or certain < len(right)
         for token, said in zip(one.tokens[:certain], right, strict=False):
             assert np.allclose(token.values, said.values, rtol=TOLERANCE)
+    return [tuple(heard[request.id].tokens) for request in asked]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from gapless.api.stream import AsyncStream
 from gapless.api.vlm import VLM, Images, Messages, OnError, one_picture, returns_errors
 from gapless.errors import GaplessError
 from gapless.observe.accounting import Accounting
+from gapless.skills.gaze import gathered
 from gapless.skills.settings import adapter_name
 from gapless.skills.spatial import SpatialRefs
 
@@ -129,6 +130,25 @@ class AsyncVLM:
         """See `VLM.segment`."""
         asking = self.desk.segment(object, settings, spatial_refs, mask)
         return await (self._stream(image, asking) if stream else self._answer(image, asking, on_error))
+
+    async def detect_gaze(
+        self,
+        image: Image,
+        eye: Sequence[float] | None = None,
+        face: Mapping[str, float] | None = None,
+        unstable_settings: Mapping[str, bool] | None = None,
+        settings: SettingsDict | None = None,
+    ) -> Any:
+        """See `VLM.detect_gaze`."""
+        started = self.desk.runner.now()
+        asks = await asyncio.to_thread(self.desk.gaze, image, eye, face, unstable_settings, settings)
+        calls = [AsyncCall(self.desk, ask, started, stream=False) for ask in asks]
+        try:
+            results = [await call.wait() for call in calls]
+        finally:
+            for call in calls:
+                call.cancel()
+        return results[0] if len(results) == 1 else gathered(results)
 
     def check(self) -> None:
         """See `VLM.check`."""

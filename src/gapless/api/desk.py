@@ -18,13 +18,14 @@ from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.crops import CropSpec
 from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
-from gapless.images.picture import prepare
+from gapless.images.picture import mirrored, prepare
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.records import Picture, Prompt, Sampling
-from gapless.skills.base import Ask, SkillContext, user_text
+from gapless.skills.base import Ask, SkillContext, pictured, user_text
 from gapless.skills.caption import caption
 from gapless.skills.chat import chat, check_chat
 from gapless.skills.detect import detect
+from gapless.skills.gaze import gaze, looks
 from gapless.skills.messages import Conversation, PicturePart, read_messages
 from gapless.skills.point import point
 from gapless.skills.query import query
@@ -185,6 +186,21 @@ class Desk:
     def detect(self, object: object, settings: SettingsDict | None) -> Asking:
         """See `skills.detect`."""
         return partial(detect, self.context, object=object, settings=settings)
+
+    def gaze(
+        self, image: Image | None, eye: object, face: object, switches: object, settings: SettingsDict | None
+    ) -> tuple[Ask, ...]:
+        """See `skills.gaze`: one question, or those about a picture and as many about the mirrored one."""
+        if isinstance(image, list | tuple):
+            raise InvalidRequest("an eye is one picture's; call once per picture", param="image")
+        wanted = looks(eye, face, switches, settings)
+        picture = pictured(None if image is None else self.encode(image).picture, "gaze")
+        asked = partial(gaze, self.context, force=wanted.force, settings=settings)
+        asks = tuple(asked(picture, one) for one in wanted.eyes)
+        if not wanted.mirrored:
+            return asks
+        other = mirrored(picture)
+        return asks + tuple(asked(other, one) for one in wanted.mirrored)
 
     def segment(
         self, object: object, settings: SettingsDict | None, spatial_refs: SpatialRefs | None, mask: bool

@@ -18,6 +18,7 @@ from gapless.api.shelf import adapter_path
 from gapless.api.stream import Stream
 from gapless.errors import GaplessError, InvalidRequest, shown
 from gapless.observe.accounting import Accounting
+from gapless.skills.gaze import gathered
 from gapless.skills.messages import Conversation
 from gapless.skills.settings import adapter_name
 from gapless.skills.spatial import SpatialRefs
@@ -159,6 +160,31 @@ class VLM:
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters that calls may ask for."""
         return self.desk.runner.adapters()
+
+    def detect_gaze(
+        self,
+        image: Image,
+        eye: Sequence[float] | None = None,
+        face: Mapping[str, float] | None = None,
+        unstable_settings: Mapping[str, bool] | None = None,
+        settings: SettingsDict | None = None,
+    ) -> Any:
+        """Return {"gaze": {"x", "y"} or None}: where the person looks whose eye is at `eye`, [x, y] in 0..1.
+
+        Arguments are those of Moondream's own code. `unstable_settings`: "force_detect" wants a point in any case;
+        "prioritize_accuracy" asks from twenty places in `face`, a box as `detect` returns them, half of them in the
+        mirrored picture, and returns the mean of the hits that lie together, without "finish_reason" and "metrics". The
+        setting `seed` fixes the places. `image` is one picture.
+        """
+        started = self.desk.runner.now()
+        asks = self.desk.gaze(image, eye, face, unstable_settings, settings)
+        calls = [BlockingCall(self.desk, ask, started, stream=False) for ask in asks]
+        try:
+            results = [call.wait() for call in calls]
+        finally:
+            for call in calls:
+                call.cancel()
+        return results[0] if len(results) == 1 else gathered(results)
 
     def check(self) -> None:
         """Raises `EngineDead` or `EngineClosed` if the engine takes no requests any more. Asks it nothing."""

@@ -11,25 +11,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gapless.errors import InvalidRequest
+from gapless.skills.gaze import FACE
 
 if TYPE_CHECKING:
     from gapless.api.desk import Image
     from gapless.api.stream import Stream
     from gapless.api.vlm import VLM
 
-Skill = Literal["query", "caption", "point", "detect", "segment"]
+Skill = Literal["query", "caption", "point", "detect", "segment", "gaze"]
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked. `text`: the question, the object's name, or a caption's length."""
+    """What is asked. `text`: the question, the object's name, or a caption's length. A gaze has none; its one spatial
+    reference is an eye, or a face, which then is asked about with all care; `force`: it may not be without a point."""
 
     skill: Skill
     text: str
     settings: Mapping[str, float | int | str] = field(default_factory=dict)
     reasoning: bool = False
     spatial_refs: list[list[float]] | None = None
+    force: bool = False
 
     def put(self, vlm: VLM, image: Image | None) -> Result:
         """Ask about a picture (a query: or without one) and return the library's result."""
@@ -46,10 +49,19 @@ class Ask:
                 result = vlm.detect(_given(image), self.text, settings=settings)
             case "segment":
                 result = vlm.segment(_given(image), self.text, settings=settings, spatial_refs=refs)
+            case "gaze":
+                result = self._gaze(vlm, _given(image))
+        return result
+
+    def _gaze(self, vlm: VLM, image: Image) -> Result:
+        place = (self.spatial_refs or [[]])[0]
+        eye, face = (place, None) if len(place) == 2 else (None, dict(zip(FACE, place, strict=True)))
+        switches = {"prioritize_accuracy": face is not None, "force_detect": self.force}
+        result: Result = vlm.detect_gaze(image, eye, face, switches, self.settings)
         return result
 
     def stream(self, vlm: VLM, image: Image | None) -> Stream:
-        """Ask, and return the answer as it grows. Points and boxes do not stream: raises `InvalidRequest`."""
+        """Ask, and return the answer as it grows. Points, boxes and gazes do not stream: raises `InvalidRequest`."""
         refs, settings = self.spatial_refs, self.settings
         stream: Stream
         match self.skill:

@@ -76,6 +76,8 @@ def found_in(ask: Ask, result: Result) -> Truth:
             return [_corners(box) for box in result["objects"]]
         case "segment":
             return [_corners(result["bbox"])] if result["bbox"] else []
+        case "gaze":
+            return [[result["gaze"]["x"], result["gaze"]["y"]]] if result["gaze"] else []
 
 
 def agrees(ask: Ask, result: Result, truth: Truth) -> bool:
@@ -85,7 +87,7 @@ def agrees(ask: Ask, result: Result, truth: Truth) -> bool:
         return _words(found) == _words(truth)
     if ask.skill == "segment":
         return any(_overlapping(box, other) for box in found for other in truth) if truth else not found
-    return _paired(found, truth, _near if ask.skill == "point" else _overlapping)
+    return _paired(found, truth, _near if ask.skill in ("point", "gaze") else _overlapping)
 
 
 def _corners(box: dict[str, float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Where `--draw` writes, and what: points, boxes, outlines on the picture, answers and captions under it.
+"""Where `--draw` writes, and what: points, boxes, outlines and gazes on the picture, answers and captions under it.
 
 In: the option's text and the pictures' names. Out: one path a picture, no two the same; written files. Checked before
 anything is asked: a picture format Pillow can write, and for several pictures a folder or a pattern.
@@ -18,7 +18,7 @@ from PIL import Image
 from gapless.bench.asks import Ask, Result
 from gapless.errors import GaplessError
 from gapless.images.decode import RGB
-from gapless.images.draw import draw_boxes, draw_outline, draw_points, draw_text
+from gapless.images.draw import draw_boxes, draw_gaze, draw_outline, draw_points, draw_text
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 NAME = "{name}"
@@ -122,6 +122,8 @@ def _drawn(ask: Ask, result: Result, picture: Image.Image) -> Image.Image:
         case "segment":
             bbox: Mapping[str, float] | None = result["bbox"]
             return draw_outline(picture, result["path"], bbox, ask.text)
+        case "gaze":
+            return draw_gaze(picture, (ask.spatial_refs or [[]])[0], result["gaze"])
         case "query":
             return draw_text(picture, f"{ask.text}\n{result['answer'].strip()}")
         case "caption":

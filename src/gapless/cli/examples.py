@@ -45,6 +45,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless segment photo.png star", "box, and an outline inside it as an SVG path"),
         Example("gapless segment photo.png star --draw outline.png", "and a copy with the outline on it"),
     ),
+    "gaze": (
+        Example("gapless gaze photo.png 0.4 0.3", "where the person looks whose eye is there"),
+        Example("gapless gaze photo.png --face 0.3,0.2,0.5,0.5 --draw gaze.png", "from a face, with more care, drawn"),
+    ),
     "serve": (
         Example("gapless serve", "the bundled model at http://127.0.0.1:2020/v1, for this machine alone"),
         Example("gapless serve glint --port 8000 --api-keys-file keys.txt", "clients must send one of the keys"),

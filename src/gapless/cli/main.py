@@ -50,7 +50,7 @@ def gapless(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Ask questions about pictures: query, caption, point, detect and segment, on your own machine."""
+    """Ask questions about pictures: query, caption, point, detect, segment and gaze, on your own machine."""
     if context.invoked_subcommand is None and (text := context.get_help()):
         print(text)
 

@@ -158,6 +158,21 @@ SpatialRefOption = Annotated[
         help="A point or box the words refer to, 0..1 of the picture; may be given again.",
     ),
 ]
+FaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--face",
+        metavar="X1,Y1,X2,Y2",
+        rich_help_panel=SAMPLE,
+        help="Instead of X Y the box of a face: asks from twenty places in it and in the mirrored picture.",
+    ),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", rich_help_panel=SAMPLE, help="A point in any case, also if the model sees none.")
+]
+GazeSeedOption = Annotated[
+    int | None, typer.Option("--seed", metavar="N", rich_help_panel=SAMPLE, help="Same seed, same places in --face.")
+]
 ReasoningOption = Annotated[
     bool, typer.Option("--reasoning", rich_help_panel=SAMPLE, help="Think first, and show the thoughts.")
 ]
@@ -256,13 +271,29 @@ def spatial_refs(texts: Sequence[str] | None) -> list[list[float]] | None:
     return [_spatial_ref(text) for text in texts] if texts else None
 
 
-def _spatial_ref(text: str) -> list[float]:
+def gaze_from(x: float | None, y: float | None, face: str | None) -> list[float]:
+    """An eye [x, y], or the box of a face, of which exactly one is given."""
+    if face is not None:
+        if x is not None or y is not None:
+            raise typer.BadParameter("X Y is one eye, --face is where both are; give one of them")
+        box = _spatial_ref(face, "--face")
+        if len(box) != 4:
+            raise typer.BadParameter(f"--face {face!r} is not X1,Y1,X2,Y2; an eye is given as X Y")
+        return box
+    if x is None or y is None:
+        raise typer.BadParameter("where is the eye? Give X and Y from 0 to 1, or the box of the face: --face")
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        raise typer.BadParameter(f"the eye at {x:g} {y:g} is outside the picture; X and Y are parts of it, 0 to 1")
+    return [x, y]
+
+
+def _spatial_ref(text: str, option: str = "--spatial-ref") -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 4) or not all(0 <= n <= 1 for n in numbers):
-        raise typer.BadParameter(f"--spatial-ref {text!r} is not X,Y or X1,Y1,X2,Y2 with numbers from 0 to 1")
+        raise typer.BadParameter(f"{option} {text!r} is not X,Y or X1,Y1,X2,Y2 with numbers from 0 to 1")
     if len(numbers) == 4 and (numbers[0] > numbers[2] or numbers[1] > numbers[3]):
-        raise typer.BadParameter(f"--spatial-ref {text!r} must name the top left corner, then the bottom right one")
+        raise typer.BadParameter(f"{option} {text!r} must name the top left corner, then the bottom right one")
     return numbers

@@ -47,6 +47,8 @@ def show_result(ask: Ask, result: Result) -> None:
             _show_rows(ask, BOX, result["objects"])
         case "segment":
             _show_segment(ask, result)
+        case "gaze":
+            _show_rows(ask, POINT, [result["gaze"]] if result["gaze"] else [])
 
 
 def show_stream(stream: Stream, *, as_json: bool) -> None:

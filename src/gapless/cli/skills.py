@@ -1,4 +1,4 @@
-"""The five skills as commands. Each turns its words and options into an `Ask` and hands it to `answer`."""
+"""The skills as commands. Each turns its words and options into an `Ask` and hands it to `answer`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from gapless.cli.options import (
     DTypeChoice,
     DTypeOption,
     Engine,
+    FaceOption,
+    ForceOption,
+    GazeSeedOption,
     GraphsOption,
     JsonOption,
     LengthChoice,
@@ -38,6 +41,7 @@ from gapless.cli.options import (
     UseAdapterOption,
     checked_settings,
     chosen_adapter,
+    gaze_from,
     read_adapters,
     spatial_refs,
 )
@@ -46,6 +50,10 @@ from gapless.cli.words import check_words, read_pictures
 Pictures = Annotated[list[str] | None, typer.Argument(metavar="IMG", help="Pictures; - is standard input.")]
 QUESTION: str = typer.Argument(..., metavar="QUESTION", help="What you want to know, in quotes.")
 OBJECT: str = typer.Argument(..., metavar="OBJECT", help="What to look for, in quotes if it is several words.")
+
+PICTURE: str = typer.Argument(..., metavar="IMG", help="The picture; - is standard input.")
+EYE_X: float | None = typer.Argument(None, metavar="[X]", help="The eye, from 0 (left) to 1 of the width.")
+EYE_Y: float | None = typer.Argument(None, metavar="[Y]", help="The eye, from 0 (top) to 1 of the height.")
 
 DEFAULT_MODEL, DEFAULT_DEVICE, DEFAULT_DEPTH = "glint", "auto", 2
 
@@ -224,6 +232,31 @@ def segment(
     )
 
 
+def gaze(
+    picture: str = PICTURE,
+    x: float | None = EYE_X,
+    y: float | None = EYE_Y,
+    face: FaceOption = None,
+    force: ForceOption = False,
+    seed: GazeSeedOption = None,
+    json: JsonOption = False,
+    draw: DrawOption = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = DEFAULT_DEVICE,
+    dtype: DTypeOption = DTypeChoice.AUTO,
+    depth: DepthOption = DEFAULT_DEPTH,
+    graphs: GraphsOption = Switch.ON,
+    max_rows: MaxRowsOption = None,
+    pages: PagesOption = None,
+    timeout: TimeoutOption = None,
+) -> int:
+    """Find where a person looks: their eye is at X Y, or somewhere in --face. The bundled model never learned it."""
+    place = gaze_from(x, y, face)
+    ask = Ask("gaze", "gaze", checked_settings(seed=seed, timeout=timeout), spatial_refs=[place], force=force)
+    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages)
+    return answer(ask, read_pictures([picture]), engine, Output(json, draw))
+
+
 def _some(pictures: list[str] | None) -> list[str]:
     if not pictures:
         raise typer.BadParameter("which picture? Name a file, or - for standard input")
@@ -236,4 +269,5 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "point": point,
     "detect": detect,
     "segment": segment,
+    "gaze": gaze,
 }

@@ -1,6 +1,7 @@
 """Constraint tables: small automata whose states say what may be sampled, what it means and when it ends.
 
-One table serves all programs of a model (text, reason, point, detect, segment), so every skill mixes in one batch.
+One table serves all programs of a model (text, reason, point, detect, segment, and forced-point, which has at least one
+point), so every skill mixes in one batch.
 The device holds these arrays and advances rows itself; `Walker` does the same on the host, one sequence at a time,
 for masks built there, for exact resume after preemption, and for the certain cap on what is still to come.
 
@@ -111,11 +112,12 @@ def _states(r: Rules) -> list[_State]:
             name, go, go, "text", go, go, deny=deny, heads=coord, resets_on_answer=True, on_limit="reason-end"
         )
 
-    def opening(name: str, then: str, stride: int) -> _State:
+    def opening(name: str, then: str, stride: int, ends: bool = True) -> _State:
         if r.any_opens:
             every = tuple(cls for cls in TokenClass if cls not in (TokenClass.END, TokenClass.SIZE))
-            return _State(name, then, _END, then, then, deny=(r.size,), heads=every, stride=stride, offset=stride)
-        allow = (r.coord, r.end)
+            deny = (r.size,) if ends else (r.size, r.end)
+            return _State(name, then, _END, then, then, deny=deny, heads=every, stride=stride, offset=stride)
+        allow = (r.coord, r.end) if ends else (r.coord,)
         return _State(name, end=_END, coord=then, allow=allow, heads=coord, stride=stride, offset=stride)
 
     return [
@@ -125,6 +127,7 @@ def _states(r: Rules) -> list[_State]:
         reason("reason+", late_reason),
         _State("reason-end", answer="text", allow=(r.answer,), resets_on_answer=True),
         opening("point", "point-y", 2),
+        opening("forced-point", "point-y", 2, ends=False),
         _State("point-y", coord="point", allow=(r.coord,), heads=coord, counts=True, stride=2, offset=1),
         opening("detect", "detect-y", 3),
         _State("detect-y", coord="detect-s", allow=(r.coord,), heads=coord, stride=3, offset=2),
@@ -136,7 +139,7 @@ def _states(r: Rules) -> list[_State]:
     ]
 
 
-PROGRAMS = ("text", "reason", "point", "detect", "segment")
+PROGRAMS = ("text", "reason", "point", "forced-point", "detect", "segment")
 
 
 def build_table(rules: Rules) -> Table:

@@ -7,7 +7,7 @@ touched. Line widths and letters follow the picture's size, so small pictures st
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -41,6 +41,23 @@ def draw_boxes(image: Image.Image, boxes: Iterable[Mapping[str, float]], label: 
         _frame(canvas, box, COLOURS[i % len(COLOURS)])
         _tag_beside(canvas, box, _numbered(label, i, len(boxes)), COLOURS[i % len(COLOURS)])
     return canvas
+
+
+def draw_gaze(image: Image.Image, origin: Sequence[float], gaze: Mapping[str, float] | None) -> Image.Image:
+    """A line from an eye [x, y], or from the middle of a framed face [x_min, y_min, x_max, y_max], to a marked point.
+    Without a point the eye or the face alone is marked."""
+    canvas = image.convert("RGB")
+    if len(origin) == 4:
+        _frame(canvas, dict(zip(("x_min", "y_min", "x_max", "y_max"), origin, strict=True)), COLOURS[1])
+        origin = ((origin[0] + origin[2]) / 2, (origin[1] + origin[3]) / 2)
+    elif gaze is None:
+        return draw_points(canvas, [{"x": origin[0], "y": origin[1]}])
+    if gaze is None:
+        return canvas
+    ends = [(x * canvas.width, y * canvas.height) for x, y in (origin, (gaze["x"], gaze["y"]))]
+    for width, colour in ((3 * _line_width(canvas), _HALO), (_line_width(canvas), COLOURS[0])):
+        ImageDraw.Draw(canvas).line(ends, fill=colour, width=width)
+    return draw_points(canvas, [gaze])
 
 
 def draw_outline(

@@ -7,7 +7,7 @@ Invariant: the digest covers all that decides the crops, so equal digests mean e
 from __future__ import annotations
 
 import hashlib
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 
@@ -25,6 +25,18 @@ def prepare(source: PictureSource, spec: CropSpec, limits: ImageLimits = DEFAULT
     crops, tiling = cut(rgb, spec)
     height, width = rgb.shape[:2]
     return Picture(digest=digest(rgb, spec), crops=crops, tiling=tiling, width=width, height=height)
+
+
+def mirrored(picture: Picture) -> Picture:
+    """What `prepare` makes of the same pixels with left and right exchanged, under a digest of its own.
+
+    Made from the crops: the copy that tiles are cut from is mirrored by mirroring each and exchanging their columns.
+    """
+    rows, cols = picture.tiling
+    tiles = picture.crops[1:].reshape(rows, cols, *picture.crops.shape[1:])[:, ::-1]
+    crops = np.concatenate((picture.crops[:1], tiles.reshape(picture.crops[1:].shape)))[:, :, ::-1]
+    name = hashlib.sha256(f"mirrored {picture.digest}".encode()).hexdigest()
+    return replace(picture, digest=name, crops=np.ascontiguousarray(crops))
 
 
 def digest(rgb: RGB, spec: CropSpec) -> str:

@@ -27,7 +27,7 @@ def references(context: SkillContext, refs: SpatialRefs | None) -> Body:
     """
     if refs is None:
         return NOTHING
-    if isinstance(refs, str | bytes) or not _is_list(refs):
+    if isinstance(refs, str | bytes) or not is_list(refs):
         raise _wrong(refs, "must be a list of points [x, y] and boxes [x_min, y_min, x_max, y_max]")
     if len(refs) == 0:
         return NOTHING
@@ -49,7 +49,7 @@ def references(context: SkillContext, refs: SpatialRefs | None) -> Body:
     return Body(tuple(kinds), tuple(values))
 
 
-def _is_list(value: object) -> bool:
+def is_list(value: object) -> bool:
     """A collection in order. A numpy array without dimensions has the methods of one, but raises from them."""
     if isinstance(value, dict | set | frozenset) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
         return False
@@ -66,7 +66,7 @@ def _wrong(value: object, wanted: str) -> InvalidRequest:
 def _numbers(ref: object) -> Values:
     if isinstance(ref, numbers.Real):
         raise _wrong(ref, "must be a list of lists, like [[0.5, 0.5]]")
-    if isinstance(ref, str | bytes) or not _is_list(ref):
+    if isinstance(ref, str | bytes) or not is_list(ref):
         raise _wrong(ref, "must hold points [x, y] and boxes [x_min, y_min, x_max, y_max]")
     found = list(ref)  # type: ignore[call-overload]
     if len(found) not in (2, 4):

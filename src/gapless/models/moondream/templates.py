@@ -65,7 +65,8 @@ class Habits:
 
     `doubled`: a query ends with the answer id and then once more with it (or with the thinking id): the reference adds
     its suffix twice and the model was trained so. `mask_answer`: see `Rules`. `spaced`: questions get a leading space.
-    `worded`: the templates are words and end with them; there is no answer id, and no reasoning.
+    `worded`: the templates are words and end with them; there is no answer id, and no reasoning. `gaze_points`: a gaze
+    is a point whose object is named "gaze"; else it has a prompt of its own, in words.
     """
 
     doubled: bool
@@ -73,6 +74,7 @@ class Habits:
     spaced: bool
     defaults: Defaults
     worded: bool = False
+    gaze_points: bool = False
 
 
 HABITS: Mapping[str, Habits] = {
@@ -80,8 +82,8 @@ HABITS: Mapping[str, Habits] = {
     "2025-03-27": Habits(False, False, True, Defaults(0.0, 1.0, 768, 50), worded=True),
     "2025-04-14": Habits(False, False, True, Defaults(0.5, 0.3, 768, 50), worded=True),
     "2025-06-21": Habits(True, True, False, Defaults(0.5, 0.3, 768, 50)),
-    "moondream3": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150)),
-    "moondream3.1": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150)),
+    "moondream3": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150), gaze_points=True),
+    "moondream3.1": Habits(False, False, False, Defaults(0.5, 0.9, 768, 150), gaze_points=True),
 }
 
 
@@ -89,8 +91,8 @@ HABITS: Mapping[str, Habits] = {
 class Templates:
     """All that a model's prompts are made of. A skill the model lacks is None; `reason` None: no reasoning.
 
-    `captions` maps each length to its ids. `worded`: see `Habits`; such a model takes no spatial references. `vocab` is
-    the width of the logits (may exceed the tokenizer's).
+    `captions` maps each length to its ids. `worded` and `gaze_points`: see `Habits`; a worded model takes no spatial
+    references. `vocab` is the width of the logits (may exceed the tokenizer's).
     """
 
     revision: str
@@ -104,6 +106,7 @@ class Templates:
     segment: Wrap | None
     mask_answer: bool
     worded: bool
+    gaze_points: bool
     defaults: Defaults
 
     @classmethod
@@ -132,6 +135,7 @@ class Templates:
             segment=_wrap(skills.segment, space=False),
             mask_answer=habits.mask_answer,
             worded=habits.worded,
+            gaze_points=habits.gaze_points,
             defaults=habits.defaults,
         )
 
