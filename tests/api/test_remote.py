@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -338,3 +339,28 @@ def test_signals_that_ask_to_end_are_the_parents_business(begin):
     for kind in (signal.SIGINT, signal.SIGTERM):
         os.kill(runner.pid, kind)
     judge(submit(runner, shown(1)).hear(), answer(SPEC, TABLE, shown(1)))
+
+
+def test_a_signal_in_the_first_moment_ends_no_engine():
+    """As a supervisor sends it to all, before the engine's process can say that it ignores them."""
+    process = EngineProcess(ALIGN, "tests.fakes.sim_child")
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGINT)
+    runner = RemoteRunner(process, process.open(Opening("plain")))
+    judge(submit(runner, shown(1)).hear(), answer(SPEC, TABLE, shown(1)))
+    runner.close()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
+
+
+def test_a_caller_with_thousands_of_open_files(begin):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        runner = begin("plain")
+        judge(submit(runner, shown(1)).hear(), answer(SPEC, TABLE, shown(1)))
+        runner.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

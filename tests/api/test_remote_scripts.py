@@ -70,3 +70,26 @@ def test_a_forked_child_is_told_its_parent_goes_on_and_the_engine_ends_with_the_
     pid, told = done.stdout.split()
     assert told == "told"
     gone(pid)
+
+
+@pytest.mark.parametrize("said", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_parent_killed_before_a_hello_leaves_no_folder(said, tmp_path, monkeypatch):
+    """`said`: the engine's process has said hello, and nobody was there any more to hear it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = run(
+        """
+    import os, sys
+    from gapless.api.spawn import EngineProcess
+
+    process = EngineProcess(4096, "tests.fakes.sim_child")
+    if sys.argv[1] == "True":
+        process.line.wait(None)
+    print(process.pid, os.listdir(os.environ["TMPDIR"]), flush=True)
+    os.kill(os.getpid(), 9)
+    """,
+        said,
+    )
+    pid, _, folders = done.stdout.partition(" ")
+    assert done.returncode == -9 and done.stderr == "" and "gapless-" in folders
+    gone(pid)
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 from gapless.api import wire
 from gapless.api.arena import ArenaView
@@ -222,12 +223,13 @@ def serve(line: wire.Line, loop: EngineLoop, device: Device) -> bool:
 
 def begin(arguments: list[str]) -> tuple[wire.Line, ArenaView]:
     """Take up what the parent handed over: its end, the arena, the address. See `spawn.EngineProcess`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # supervisors send it to all: the parent still needs its engine
+    for one in wire.PARENTS_SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, wire.PARENTS_SIGNALS)
     address, life, memory, capacity = arguments[0], *map(int, arguments[1:4])
     os.set_inheritable(life, False)
     watched = socket.socket(fileno=life)
-    threading.Thread(target=_end_with_parent, args=(watched,), name="gapless-parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(watched, address), name="gapless-parent", daemon=True).start()
     arena = ArenaView(memory, capacity)
     os.close(memory)
     line = wire.Line(address, serves=False)
@@ -235,9 +237,14 @@ def begin(arguments: list[str]) -> tuple[wire.Line, ArenaView]:
     return line, arena
 
 
-def _end_with_parent(life: socket.socket) -> None:
+def _end_with_parent(life: socket.socket, address: str) -> None:
+    """A parent that ended before it heard a hello has left the socket and its folder."""
     with suppress(OSError):
         life.recv(1)
+    path = Path(address.removeprefix("ipc://"))
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
     os._exit(1)
 
 

@@ -2,7 +2,8 @@
 
 In: a command and how large a picture arena is to be. Out: a line to a process that is ready, or the error with which it
 refused. Nothing of it is left behind however either process ends: the arena has no name, the socket's folder goes as
-soon as the process has said hello, and each process sees the other's end as the end of a pair of sockets.
+soon as the process has said hello (and with that process, if its parent has ended before), and each process sees the
+other's end as the end of a pair of sockets.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class EngineProcess:
         address = f"ipc://{self._folder}/line"
         self.line = wire.Line(address, serves=True)
         self.life, theirs = socket.socketpair()
+        self._ending = select.poll()  # not `select`, which takes no file number from 1024 on
+        self._ending.register(self.life, select.POLLIN)
         with theirs:
             handed = (theirs.fileno(), self.arena.fd)
             words = [address, *map(str, handed), str(self.arena.capacity)]
@@ -60,7 +63,7 @@ class EngineProcess:
     @property
     def gone(self) -> bool:
         """Whether it has ended."""
-        return bool(select.select([self.life], [], [], 0)[0])
+        return self._ending.poll(0) != []
 
     def open(self, opening: Opening, progress: Progress | None = None) -> wire.Ready:
         """Let it load a model. Raises the error with which it refuses, and `ChildProcessError` if it just ends."""
@@ -144,13 +147,18 @@ class EngineProcess:
 
 
 def _start(module: str, words: list[str], handed: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", BEGIN.format(module=module), json.dumps(sys.path), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=handed,
-        process_group=0,  # a terminal's Ctrl-C is for the parent
-    )
+    """It begins with the parent's signals blocked, or one would end it before it can say that it ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, wire.PARENTS_SIGNALS)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", BEGIN.format(module=module), json.dumps(sys.path), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=handed,
+            process_group=0,  # a terminal's Ctrl-C is for the parent
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _private_folder() -> Path:

@@ -8,6 +8,7 @@ and cause; of any other the name and the text are left. A frame that is no such 
 from __future__ import annotations
 
 import builtins
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sa
 
 LINGER = 2000
 """Milliseconds that a side which ends gives its last messages to be sent."""
+PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What asks to end is for the parent: supervisors send it to all, and the parent still needs its engine."""
 
 
 class ErrorNote(msgspec.Struct, frozen=True):
