@@ -41,6 +41,8 @@ CHECKS = [
     ((2000, 500), (1, 6), (1708, 378)),
     ((4000, 400), (1, 9), (2506, 378)),
     ((4000, 300), (1, 1), (378, 378)),
+    ((10000, 600), (1, 15), (4102, 378)),
+    ((600, 10000), (15, 1), (378, 4102)),
 ]
 
 
@@ -78,34 +80,49 @@ def reference_tiling(width, height):
     return max(1, ht), max(1, wt)
 
 
-def test_equal_to_the_reference_up_to_its_budget_and_clamped_beyond():
-    sides = [*range(1, 1200, 37), 378, 379, 644, 645, 1500, 2049, 4000, 6000, 10000]
+def test_equal_to_the_reference_beyond_its_budget_too():
+    sides = [*range(1, 1200, 37), 378, 379, 644, 645, 1500, 2049, 4000, 6000, 10000, 100_000]
     over = 0
     for width in sides:
         for height in sides:
             rows, cols = reference_tiling(width, height)
+            assert tiling(width, height, SPEC) == (rows, cols)
             if rows * cols > 12:
                 over += 1
-                assert max(width, height) > 12 * min(width, height)
-                rows, cols = min(rows, 12), min(cols, 12)
-            assert tiling(width, height, SPEC) == (rows, cols)
+                assert max(width, height) > 12 * min(width, height) and min(rows, cols) == 1
     assert over > 0
-    assert reference_tiling(10000, 600) == (1, 15)
-    assert tiling(10000, 600, SPEC) == (1, 12)
-    assert tiling(600, 10000, SPEC) == (12, 1)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=300)
 @given(
-    st.integers(1, 20000),
-    st.integers(1, 20000),
+    st.integers(1, 20000) | st.integers(1, 300_000),
+    st.integers(1, 900) | st.integers(1, 20000),
+    st.booleans(),
     st.sampled_from([SPEC, CropSpec(224, 14, 2, 4), CropSpec(56, 14, 1, 1), CropSpec(112, 14, 0, 7)]),
 )
-def test_never_more_tiles_than_the_budget(width, height, spec):
+def test_never_more_tiles_than_the_picture_s_size_foretells(long, short, upright, spec):
+    width, height = (short, long) if upright else (long, short)
     rows, cols = tiling(width, height, spec)
     assert rows >= 1
     assert cols >= 1
-    assert rows * cols <= spec.max_crops
+    assert rows * cols <= spec.most_tiles(width * height)
+    assert min(rows, cols) == 1 or rows * cols <= spec.max_crops
+
+
+def test_the_most_tiles_of_the_default_limit_and_its_picture():
+    """100 million pixels, 379 high: 263852 wide, 992 windows; sqrt(12 * 992 / 2) is 77.1."""
+    most = SPEC.most_tiles(ImageLimits().max_pixels)
+    assert most == 77 == math.prod(tiling(100_000_000 // 379, 379, SPEC))
+    assert SPEC.bytes_of(most) == 78 * 378 * 378 * 3
+    assert SPEC.most_tiles(640 * 480) == 12 and SPEC.most_tiles(1) == 12
+
+
+def test_a_long_picture_is_cut_into_all_its_tiles():
+    rgb = np.random.default_rng(5).integers(0, 256, (600, 10000, 3), dtype=np.uint8)
+    crops, tiles = cut(rgb, SPEC)
+    assert (crops.shape, tiles) == ((16, 378, 378, 3), (1, 15))
+    copy = np.asarray(Image.fromarray(rgb).resize((4102, 378), Image.Resampling.LANCZOS))
+    assert np.array_equal(crops[15], copy[:, 14 * 266 : 14 * 266 + 378])
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 from tests.fakes.micro import micro_config, micro_crops, micro_model, micro_tensors
+from tests.models.naive_moondream import Naive
 
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
-from gapless.models.moondream.vision import pixel_levels, stitch
+from gapless.models.moondream.vision import CROPS_AT_ONCE, pixel_levels, stitch
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +83,24 @@ def test_crops_do_not_see_one_another() -> None:
     changed = m.vision.encode(other)
     assert torch.equal(changed[:2], features[:2])
     assert not torch.allclose(changed[2], features[2], atol=1e-2)
+
+
+@pytest.mark.parametrize("tiling", [(1, 15), (5, 6)])
+def test_more_crops_than_go_through_at_once(tiling: tuple[int, int]) -> None:
+    """They end where they would have alone, and a second implementation agrees."""
+    m, count = micro_model(), 1 + tiling[0] * tiling[1]
+    assert count > CROPS_AT_ONCE
+    crops = micro_crops(tiling=tiling)
+    features = m.vision.encode(torch.from_numpy(crops))
+    assert features.shape[0] == count
+    for at in (0, CROPS_AT_ONCE - 1, CROPS_AT_ONCE, count - 1):
+        alone = m.vision.encode(torch.from_numpy(crops[at : at + 1]))[0]
+        assert torch.allclose(features[at], alone, atol=1e-4)
+    raw = micro_config()
+    naive = Naive({"revision": "2025-06-21", **raw}, {n: t.numpy() for n, t in micro_tensors(raw).items()})
+    right = torch.from_numpy(np.array(naive.picture(crops, tiling)))
+    seen = m.encode_picture(torch.from_numpy(crops), tiling)
+    assert float((seen.double() - right).norm() / right.norm()) < 5e-6
 
 
 def test_the_whole_picture_crop_comes_first() -> None:

@@ -151,6 +151,12 @@ def _load_here(opening: Opening, limits: ImageLimits, progress: Progress | None)
         raise
 
 
+def _arena_bytes(crops: CropSpec, limits: ImageLimits, rows: int) -> int:
+    """Room for a usual picture of every row and some to come, and for the longest one that is let in."""
+    usual = (rows + SPARE_PICTURES) * crops.bytes_of(crops.max_crops)
+    return max(usual, crops.bytes_of(crops.most_tiles(limits.max_pixels)))
+
+
 def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:
     """Everything but the engine is here. The files are looked at first: most errors need no process."""
     missing = [name for name in ("zmq", "msgspec") if find_spec(name) is None]
@@ -171,7 +177,7 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
     tokenizer = _tokenizer(config, files.tokenizer)
     crops = crop_spec(config.vision)
     rows = opening.max_rows or max(ROWS.values())
-    process = EngineProcess((rows + SPARE_PICTURES) * crops.most_bytes)
+    process = EngineProcess(_arena_bytes(crops, limits, rows))
     try:
         ready = process.open(_for_child(opening, located), progress)
         plan = _plan(ready.plan)

@@ -1,8 +1,8 @@
 """The crop rule: one view of the whole picture, and overlapping tiles of an enlarged or reduced copy.
 
 In: upright RGB pixels and a model's crop settings. Out: crops of one size and their tiling. The tiles' inner windows
-cover the copy without gap or overlap; the margins are what neighbours share. Invariant: never more than
-`max_crops` tiles.
+cover the copy without gap or overlap; the margins are what neighbours share. Invariant: never more tiles than
+`most_tiles` says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ RGB = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class CropSpec:
-    """A model's crop settings. `crop_size` and `patch` in pixels, `overlap_margin` in patches, `max_crops` in tiles."""
+    """A model's crop settings. `crop_size` and `patch` in pixels, `overlap_margin` in patches, `max_crops` in tiles.
+
+    `max_crops` bounds the tiles of all pictures but very long ones, see `tiling`.
+    """
 
     crop_size: int = 378
     patch: int = 14
@@ -45,19 +48,22 @@ class CropSpec:
         """Pixels by which neighbouring tiles are apart."""
         return self.crop_size - self.margin
 
-    @property
-    def most_bytes(self) -> int:
-        """Size of the crops of the largest picture: the view of the whole and all tiles."""
-        return (1 + self.max_crops) * self.crop_size**2 * 3
+    def most_tiles(self, pixels: int) -> int:
+        """The most tiles that a picture of up to so many pixels has; `max_crops` unless it may be very long."""
+        columns = math.ceil(max(0, pixels // (self.crop_size + 1) - self.margin) / self.window)
+        return max(self.max_crops, math.isqrt(self.max_crops * columns // 2))
+
+    def bytes_of(self, tiles: int) -> int:
+        """Size of the crops of a picture: the view of the whole and its tiles."""
+        return (1 + tiles) * self.crop_size**2 * 3
 
 
 def tiling(width: int, height: int, spec: CropSpec) -> tuple[int, int]:
     """(rows, columns) of tiles for a picture of `width` x `height` pixels.
 
     The Moondream rule: one tile if either side fits in a crop; else at least as many as the picture's own pixels
-    need, more when the budget allows, in the picture's proportions. Where both conflict the reference goes over the
-    budget for pictures longer than about 14 : 1 (10000 x 600 gets 15 tiles of 12); here the long side is clamped to
-    the budget, so buffers of `max_crops` + 1 crops always do. All other sizes are as in the reference.
+    need, more when the budget allows, in the picture's proportions. Where both conflict, for pictures longer than about
+    14 : 1, there is one row or column of more tiles than the budget, as in the reference (10000 x 600 gets 15 of 12).
     """
     h, w, c, budget = height - spec.margin, width - spec.margin, spec.window, spec.max_crops
     if h <= c or w <= c:
@@ -71,7 +77,7 @@ def tiling(width: int, height: int, spec: CropSpec) -> tuple[int, int]:
         cols = max(math.floor(math.sqrt(budget * w / h)), cols)
         if rows * cols > budget:
             rows, cols = (rows, budget // rows) if cols > rows else (budget // cols, cols)
-    return min(max(1, rows), budget), min(max(1, cols), budget)
+    return max(1, rows), max(1, cols)
 
 
 def cut(rgb: RGB, spec: CropSpec) -> tuple[Crops, tuple[int, int]]:
