@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gapless.bench.rates import Rates
+from gapless.bench.roofline import expert_layers, expert_weights, experts_read
 from gapless.models.moondream.config import TextConfig, VisionConfig
 
 
@@ -31,13 +32,21 @@ class Work:
 
 def prefill_work(text: TextConfig, ids: int, batch: int, itemsize: int) -> Work:
     """`batch` prompts, each a picture block, whose positions all see each other, and `ids` ids behind it; the head
-    runs once for each prompt."""
+    runs once for each prompt. Of experts a token takes those it chooses, and those are read that any token chose."""
     block = text.prefix_attn
-    matrices = text.n_layers * (4 * text.dim**2 + 2 * text.dim * text.ff_dim)
+    mixed = expert_layers(text)
+    shared = text.n_layers * 4 * text.dim**2 + (text.n_layers - mixed) * 2 * text.dim * text.ff_dim
+    if text.tau != "none":
+        shared += text.n_layers * 6 * text.n_heads * text.dim
+    active = 0
+    if text.moe is not None:
+        shared += mixed * text.moe.num_experts * text.dim
+        active = mixed * text.moe.experts_per_token * expert_weights(text)
     attended = block**2 + ids * block + ids * (ids + 1) // 2
     head = text.dim * text.vocab_size
-    each = 2 * matrices * (block + ids) + 4 * text.n_layers * text.dim * attended + 2 * head
-    return Work(float(batch * each), float(itemsize * (matrices + head)))
+    each = 2 * (shared + active) * (block + ids) + 4 * text.n_layers * text.dim * attended + 2 * head
+    read = shared + head + mixed * experts_read(text, batch * (block + ids)) * expert_weights(text)
+    return Work(float(batch * each), float(itemsize * read))
 
 
 def encoder_work(vision: VisionConfig, crops: int, itemsize: int) -> Work:

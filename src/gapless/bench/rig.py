@@ -17,7 +17,7 @@ import torch
 from gapless.bench.ending import BlindEndingModel
 from gapless.bench.machine import describe_machine
 from gapless.bench.rates import Rates, measure_rates, on_worker
-from gapless.bench.roofline import Roofline, decode_weight_bytes, kv_token_bytes
+from gapless.bench.roofline import Roofline
 from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import FAR, PROMPT
@@ -91,8 +91,7 @@ class Rig(ABC):
     @property
     def roofline(self) -> Roofline:
         """What a step must read, and how fast this machine reads."""
-        text, size = self._config.text, self.itemsize
-        return Roofline(decode_weight_bytes(text, size), kv_token_bytes(text, size), self.rates.bandwidth)
+        return Roofline.of(self._config.text, self.itemsize, self.rates.bandwidth)
 
     @property
     def side(self) -> int:

@@ -1,7 +1,8 @@
 """How fast a decode step could be at most: bytes it must read over the bandwidth measured on the spot.
 
 Pure arithmetic. A step reads the decoder's weights once (blocks, final norm and head; of the word table only a few
-rows, which are not counted) and each row's keys and values up to its position. Floor = bytes / read bandwidth.
+rows, which are not counted) and each row's keys and values up to its position. Of a layer's experts it reads those that
+any of its rows chose: as many as there are on average if each row chose by lot. Floor = bytes / read bandwidth.
 """
 
 from __future__ import annotations
@@ -12,13 +13,35 @@ from gapless.models.moondream.config import TextConfig
 
 
 def decode_weight_bytes(text: TextConfig, itemsize: int) -> int:
-    """Bytes of the weights that one decode step reads, `itemsize` bytes each."""
+    """Bytes of the weights that every decode step reads, `itemsize` bytes each: all but experts."""
     dim, ff = text.dim, text.ff_dim
     norm = 2 * dim
     attention = 3 * dim * dim + 3 * dim + dim * dim + dim
-    mlp = 2 * ff * dim + ff + dim
+    if text.tau != "none":
+        attention += 6 * text.n_heads * dim + text.n_heads
+    mixed = expert_layers(text)
+    mlps = (text.n_layers - mixed) * (2 * ff * dim + ff + dim)
+    routers = mixed * (text.moe.num_experts * (dim + 1)) if text.moe is not None else 0
     head = text.vocab_size * dim + text.vocab_size
-    return itemsize * (text.n_layers * (norm + attention + mlp) + norm + head)
+    return itemsize * (text.n_layers * (norm + attention) + mlps + routers + norm + head)
+
+
+def expert_layers(text: TextConfig) -> int:
+    """How many layers have experts."""
+    return sum(text.experts(layer) is not None for layer in range(text.n_layers))
+
+
+def expert_weights(text: TextConfig) -> int:
+    """Weights of one expert: two matrices in, one out, no biases; 0 without experts."""
+    return 3 * text.dim * text.moe.expert_inner_dim if text.moe is not None else 0
+
+
+def experts_read(text: TextConfig, tokens: int) -> float:
+    """Experts of one layer that `tokens` tokens choose together, on average if each chooses by lot."""
+    if text.moe is None:
+        return 0.0
+    count = text.moe.num_experts
+    return count * (1.0 - (1.0 - text.moe.experts_per_token / count) ** tokens)
 
 
 def kv_token_bytes(text: TextConfig, itemsize: int) -> int:
@@ -28,15 +51,28 @@ def kv_token_bytes(text: TextConfig, itemsize: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What a step of one model must read, and how fast this machine reads. Bytes; bandwidth in bytes per second."""
+    """What a step of one model must read, and how fast this machine reads. Bytes; bandwidth in bytes per second.
+
+    `weight_bytes`: all but experts, of which one takes `expert_bytes`; `text` says how many are chosen (None: no
+    experts).
+    """
 
     weight_bytes: int
     token_bytes: int
     bandwidth: float
+    expert_bytes: int = 0
+    text: TextConfig | None = None
+
+    @classmethod
+    def of(cls, text: TextConfig, itemsize: int, bandwidth: float) -> Roofline:
+        """A decoder's whose weights, keys and values take `itemsize` bytes each."""
+        weights, token = decode_weight_bytes(text, itemsize), kv_token_bytes(text, itemsize)
+        return cls(weights, token, bandwidth, itemsize * expert_weights(text), text)
 
     def step_bytes(self, rows: int, context: float) -> float:
         """Bytes of one step of `rows` rows that attend to `context` positions each, on average."""
-        return self.weight_bytes + rows * context * self.token_bytes
+        experts = 0.0 if self.text is None else expert_layers(self.text) * experts_read(self.text, rows)
+        return self.weight_bytes + experts * self.expert_bytes + rows * context * self.token_bytes
 
     def floor_ms(self, rows: int, context: float) -> float:
         """The least a step can take, in milliseconds."""
