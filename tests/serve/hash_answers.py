@@ -16,6 +16,8 @@ from gapless.skills.base import SkillContext
 from gapless.skills.tokenizer import Tokenizer
 from gapless.weights.folder import read_json
 
+CHAT = "chat/completions"
+
 
 class Nobody:
     """An engine for a desk at which questions are only written down."""
@@ -39,6 +41,9 @@ class Oracle:
     def ask(self, route, body):
         """The request that a route makes of a body."""
         desk, settings = self.desk, body.get("settings")
+        if route == CHAT:
+            settings = {name: body[name] for name in ("max_tokens", "seed", "temperature")}
+            return desk.chat(body["messages"], settings, body.get("reasoning", False))
         asking = {
             "query": lambda: desk.query(body["question"], settings, body.get("reasoning", False), None),
             "caption": lambda: desk.caption(body.get("length", "normal"), settings),

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 PATIENCE = 60.0
+DONE = "[DONE]"
 
 
 @dataclass
@@ -21,10 +22,12 @@ class Reply:
         return json.loads(self.body)
 
     def events(self):
-        """Of a stream that failed, what is behind its last event is not one: it ends within a line."""
+        """Of a stream that failed, what is behind its last event is not one: it ends within a line. OpenAI's last one
+        is no JSON, and is left as it is."""
         parts = self.body.decode().split("\n\n")
         assert bool(parts.pop()) == (not self.whole)
-        return [json.loads(part.removeprefix("data: ")) for part in parts]
+        said = [part.removeprefix("data: ") for part in parts]
+        return [json.loads(one) if one != DONE else DONE for one in said]
 
 
 def post(path, body, **headers):

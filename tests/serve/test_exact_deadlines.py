@@ -11,7 +11,7 @@ from tests.fakes.micro import write_micro
 from tests.serve.conftest import png, url
 from tests.serve.hash_answers import Oracle
 from tests.serve.stepped import Stepped, Visit
-from tests.serve.test_load_served import judge, made
+from tests.serve.test_load_served import hurry, is_hurried, judge, made
 
 ASK = {"image_url": url(png(1)), "question": "What?"}
 
@@ -79,14 +79,14 @@ def test_a_crowd_on_the_fake_clock(oracle, depth, pages):
         if rng.random() < 0.2:
             visit.leaves = visit.comes + rng.randrange(1, 40)
         elif rng.random() < 0.25:
-            body["settings"]["timeout"] = rng.choice([0.5, 1, 2, 3, 5, 8, 13, 21])
+            hurry(route, body, rng.choice([0.5, 1, 2, 3, 5, 8, 13, 21]))
         visits.append(visit)
     scene.play(visits)
     counts = {True: 0, False: 0}
     for visit in visits:
         if visit.leaves is None:
             right, tokens = scene.oracle(visit.route, visit.body)
-            counts[judge(visit.reply, visit.route, visit.body, right, tokens, "timeout" in visit.body["settings"])] += 1
+            counts[judge(visit.reply, visit.route, visit.body, right, tokens, is_hurried(visit.body))] += 1
     assert counts[True] > 30 and counts[False] > 3
     assert scene.device.referee.tally.most_rows == 5
     assert bool(scene.stage.engine.counters.preemptions) == (pages == 60)

@@ -18,7 +18,7 @@ from tests.serve.hash_answers import Oracle
 from tests.serve.hash_server import HashServed, children
 from tests.serve.raw_http import exchange, get, post
 from tests.serve.serving import PATIENCE, Served
-from tests.serve.test_load_served import TEXT, judge, made, needs_linux
+from tests.serve.test_load_served import begun_right, judge, kind_of, made, needs_linux
 
 from gapless.cli.main import main
 
@@ -61,8 +61,7 @@ def verdict(reply, route, body, oracle):
         events = reply.events()
         if "error" in events[-1]:
             assert not reply.whole and sum("error" in event for event in events) == 1
-            right = oracle(route, body)[0]
-            assert right[TEXT[route]].startswith("".join(event.get("chunk", "") for event in events))
+            assert begun_right(route, events, oracle(route, body)[0])
             return told(events[-1])
     elif reply.status != 200:
         assert reply.whole
@@ -73,7 +72,7 @@ def verdict(reply, route, body, oracle):
 
 def told(answer):
     assert "secret" not in str(answer)
-    return answer["error"]["type"]
+    return kind_of(answer)
 
 
 async def crowd(server, oracle, strike, first=0):
