@@ -2,6 +2,7 @@
 ordinary request, with the same answer as before, and nothing left behind."""
 
 import base64
+import gzip
 import json
 
 import numpy as np
@@ -127,6 +128,9 @@ BODIES = {
     "S-API-06 top_p": b'{"question": "a", "settings": {"top_p": 1.5}}',
     "S-API-09 no tokens": b'{"question": "a", "settings": {"max_tokens": 0}}',
     "S-API-09 many tokens": b'{"question": "a", "settings": {"max_tokens": 1000000000000}}',
+    "a field twice": b'{"question": "a", "question": "b"}',
+    "a setting twice": b'{"question": "a", "settings": {"max_tokens": 1, "max_tokens": 1}}',
+    "the same name in two spellings": b'{"question": "a", "qu\\u0065stion": "b"}',
     "S-TOK-02 empty": b'{"question": ""}',
     "S-TOK-02 blanks": b'{"question": " \\n "}',
     "S-TOK-02 null": b'{"question": null}',
@@ -181,6 +185,26 @@ def test_other_types_than_json(site):
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         said = site.ask("POST", "/v1/query", content=json.dumps({"question": "a"}), headers={"content-type": kind})
         refused(said, "application/json", status=415)
+
+
+def test_a_packed_body(site):
+    """Told what it is, not that its bytes are no text; nothing is unpacked."""
+    data, headers = json.dumps({"question": "a", "settings": SMALL}).encode(), {"content-type": "application/json"}
+    for coding in ("gzip", "br", "identity, deflate"):
+        said = site.ask(
+            "POST", "/v1/query", content=gzip.compress(data), headers=headers | {"content-encoding": coding}
+        )
+        refused(said, "Content-Encoding", status=415)
+    plain = site.ask("POST", "/v1/query", content=data, headers=headers | {"content-encoding": "identity"})
+    assert plain.status_code == 200
+
+
+def test_a_name_that_is_there_twice_is_named_however_many_there_are():
+    names = [b'"%d": 1' % n for n in range(MOST_COMMAS - 1)]
+    with pytest.raises(InvalidRequest, match="'7' twice in one object") as caught:
+        parse(b"{" + b",".join([*names, b'"7": 2']) + b"}")
+    assert caught.value.param == "7"
+    assert parse(b'[{"a": 1}, {"a": {"a": 2}}]') == [{"a": 1}, {"a": {"a": 2}}]
 
 
 @pytest.mark.parametrize("value", [b"[]", b"1", b'{"a":1}', b'"a"'])

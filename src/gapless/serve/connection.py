@@ -5,15 +5,18 @@ the beginning of a request but not all of its headers, is closed after `header_t
 so is one that sends so many bytes around its body without any of it (trailers, which are dropped, and what stands
 beside the size of a chunk); one that takes no byte of what waits for it within `send_timeout` seconds is broken off.
 What is wrong with a request is told behind the answers to those before it, never into them or in their place. A client
-that leaves has left all its requests. A body has limits of its own (`serve.limits`), and idle connections between
-requests uvicorn's.
+that leaves has left all its requests. A wish for another protocol is passed over, and takes nothing of the request
+away. HTTP/1.0 gets no chunks. A body has limits of its own (`serve.limits`), and idle connections between requests
+uvicorn's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
+import httptools
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -27,6 +30,22 @@ MOST_HEADERS = 2**16
 """Bytes of a request's line and headers; the usual proxies allow 8 to 64 KiB."""
 
 
+class UntilClosed(RequestResponseCycle):
+    """A response to HTTP/1.0, which knows no chunks: one without a length ends where its connection does."""
+
+    _endless = False
+
+    async def send(self, message: Any) -> None:
+        """See uvicorn's, which counts down what is left of a length."""
+        if message["type"] == "http.response.start":
+            self._endless = all(name.lower() != b"content-length" for name, _ in message["headers"])
+            if self._endless:
+                self.chunked_encoding = False
+        if self._endless:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's, with an eye on slow beginnings and on answers that nobody takes."""
 
@@ -38,6 +57,10 @@ class Connection(HttpToolsProtocol):
     _head = 0
     """Bytes since the request, or the last part of its body, began."""
     _behind_headers = _body_came = False
+    _data = b""
+    """What the parser is at."""
+    _other_protocol = False
+    """The request wishes for one, and is to be read again without that."""
     _look: asyncio.TimerHandle | None = None
     """Runs while bytes wait for a client that does not take them; so many waited when it began."""
     _untaken = 0
@@ -66,6 +89,7 @@ class Connection(HttpToolsProtocol):
         if self._refused is not None:
             return
         self._body_came = False
+        self._data = data
         super().data_received(data)
         if self._body_came:
             self._head = 0
@@ -89,9 +113,14 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """So are its headers."""
+        self._other_protocol = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._other_protocol:
+            return
         self._wait_no_more()
         self._head, self._behind_headers = 0, True
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = UntilClosed  # it has not run yet
         self._due.append(self.cycle)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -106,8 +135,23 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        self._behind_headers = False
-        super().on_message_complete()
+        if not self._other_protocol:
+            self._behind_headers = False
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The parser has stopped behind headers that wish for another protocol (Java's client does so for HTTP/2), and
+        takes what follows for that protocol's. It is this request's body: read on as if there were no such wish."""
+        stopped = sys.exc_info()[1]
+        if not self._other_protocol or not isinstance(stopped, httptools.HttpParserUpgrade):
+            super()._unsupported_upgrade_warning()
+            return
+        head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s" % header for header in without_upgrade(self.headers)]
+        rest = self._data[stopped.args[0] :]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.data_received(b"\r\n".join(head) + b"\r\n\r\n" + rest)
 
     def pause_writing(self) -> None:
         """More waits for the client than it takes."""
@@ -207,3 +251,16 @@ def connection_type(door: Door, header_timeout: float, send_timeout: float = 30.
     answer."""
     given = {"door": door, "header_timeout": header_timeout, "send_timeout": send_timeout}
     return type("PatientConnection", (Connection,), given)
+
+
+def without_upgrade(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers of a request, names in small letters, without the wish for another protocol."""
+    kept = []
+    for name, value in headers:
+        if name in (b"connection", b"proxy-connection"):
+            words = [word.strip() for word in value.split(b",")]
+            words = [word for word in words if word.lower() != b"upgrade"]
+            kept += [(name, b", ".join(words))] if words else []
+        elif name != b"upgrade":
+            kept.append((name, value))
+    return kept

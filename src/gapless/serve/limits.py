@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +145,9 @@ async def read(request: Request, kind: type[Body], limits: RequestLimits) -> Bod
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != "application/json":
         raise NotJson(f"send JSON, with Content-Type: application/json; this is {shown(declared or 'not declared')}")
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise NotJson(f"send JSON as it is, without Content-Encoding; this is {shown(coding)}")
     try:
         async with asyncio.timeout(limits.body_timeout):
             data = await _bounded(request, limits.max_body_bytes)
@@ -177,14 +181,25 @@ def _too_large(most: int) -> BodyTooLarge:
 
 
 def parse(data: bytes) -> Any:
-    """JSON as its standard has it: no NaN, no infinity, nor more than `MOST_COMMAS`. Raises `InvalidRequest`."""
+    """JSON as its standard has it: no NaN, no infinity, no name twice in one object, of which one would be passed over;
+    nor more than `MOST_COMMAS`. Raises `InvalidRequest`."""
     if data.count(b",") > MOST_COMMAS:
         raise InvalidRequest(f"the body has more than {MOST_COMMAS} commas; no model has room for so much")
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
         raise InvalidRequest(f"the body is not JSON: {reason}") from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise InvalidRequest(
+            f"the body has {shown(twice)} twice in one object; send it once", param=ascii(twice)[1:-1][:80]
+        )
+    return found
 
 
 def _no_constant(name: str) -> NoReturn:
