@@ -131,6 +131,10 @@ class HashModel:
         words = torch.full((pages, page_size, 2), lang.STALE, dtype=torch.int64, device=self.device)
         return HashCache(page_size, words)
 
+    def adapter_bytes(self, rank: int) -> int:
+        """One word, whatever the rank."""
+        return 8
+
     def new_adapters(self, slots: int, rank: int) -> HashBank:
         """All empty but slot 0."""
         words = torch.full((slots,), lang.STALE, dtype=torch.int64, device=self.device)

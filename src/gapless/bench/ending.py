@@ -68,6 +68,10 @@ class EndingModel:
         """See `Model`."""
         return self._model.encode_picture(crops, tiling)
 
+    def adapter_bytes(self, rank: int) -> int:
+        """See `Model`."""
+        return self._model.adapter_bytes(rank)
+
     def new_adapters(self, slots: int, rank: int) -> AdapterBank:
         """See `Model`."""
         return self._model.new_adapters(slots, rank)

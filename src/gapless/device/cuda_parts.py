@@ -18,7 +18,7 @@ from gapless.device.packet import Layout
 from gapless.device.pinned import Arena, Lanes, Slot
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
-from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, step_layout, with_pages
+from gapless.device.sizing import GpuPlan, adapter_memory, device_limits, gpu_pages, step_layout, with_pages
 from gapless.device.tail import KINDS, MASKED
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
@@ -62,6 +62,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
     buckets = _buckets(config, cuda)
     layout = step_layout(wanted, config, buckets[-1])
     free, total = runtime.memory()
+    adapters = adapter_memory(model, config, free)
     with runtime.setting_up():
         program = Program(model, table, with_pages(wanted, 2), layout)
         peak = runtime.peak_of(partial(full_step, program, layout))
@@ -87,6 +88,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         pages=pages,
         page_size=limits.page_size,
         rows=limits.rows - 1,
+        adapters=adapters,
     )
     return Parts(limits, layout, program, slots, lanes, arena, prompts, graphs, plan)
 

@@ -14,6 +14,9 @@ from gapless.records import DeviceLimits
 MEMORY_SHARE = 4
 """Without `pages`, the KV cache takes at most this fraction (one over it) of the machine's memory."""
 UNKNOWN_MEMORY = 8 * 2**30
+ADAPTER_SHARE = 2
+"""Slots for adapters take at most this fraction (one over it) of the machine's memory; the cache's is of what is left.
+"""
 SPARE = 2**30
 """Bytes of a GPU left free beside what was measured: prompts, pictures, what the driver and libraries take later."""
 
@@ -23,7 +26,8 @@ class GpuPlan:
     """How a GPU's memory is divided, in bytes, and what the start cost.
 
     `held`: weights and whatever else was there before; `reserve`: for steps, prompts, pictures and graphs; `cache`:
-    `pages` pages; `graphs` were captured in `seconds` and took `graph_bytes` of the reserve.
+    `pages` pages; `adapters`: all their slots; `graphs` were captured in `seconds` and took `graph_bytes` of the
+    reserve.
     """
 
     gpu: str
@@ -37,13 +41,15 @@ class GpuPlan:
     graphs: int = 0
     graph_bytes: int = 0
     seconds: float = 0.0
+    adapters: int = 0
 
     def __str__(self) -> str:
         captured = (
             f"{self.graphs} graphs in {self.seconds:.1f} s and {_gb(self.graph_bytes)}" if self.graphs else "no graphs"
         )
+        slots = f"adapters {_gb(self.adapters)}, " if self.adapters else ""
         return (
-            f"{self.gpu}, {_gb(self.total)}: weights and others {_gb(self.held)}, KV cache {_gb(self.cache)} "
+            f"{self.gpu}, {_gb(self.total)}: weights and others {_gb(self.held)}, {slots}KV cache {_gb(self.cache)} "
             f"({self.pages} pages of {self.page_size} tokens, {self.rows} rows), reserve {_gb(self.reserve)}; "
             f"{captured}"
         )
@@ -52,21 +58,38 @@ class GpuPlan:
 def gpu_pages(limits: DeviceLimits, config: EngineConfig, page_bytes: int, free: int, peak: int) -> tuple[int, int]:
     """Pages for a GPU with `free` bytes, on which one full step held `peak` bytes; and the bytes left for steps.
 
-    Twice the peak is left, since eager steps and graphs keep memory apart, and `SPARE`. `limits.pages` is what is
-    wanted: as it stands if `config.pages` asked for it, else as much of it as fits, but no fewer than one row needs.
-    Raises `NotEnoughMemory`.
+    Slots for adapters are there already. Twice the peak is left, since eager steps and graphs keep memory apart, and
+    `SPARE`. `limits.pages` is what is wanted: as it stands if `config.pages` asked for it, else as much of it as fits,
+    but no fewer than one row needs. Raises `NotEnoughMemory`.
     """
     reserve = 2 * peak + SPARE
     fits = max(0, free - reserve) // page_bytes
     least = limits.pages if config.pages is not None else _pages_of_a_row(limits) + 1
     if fits < least:
+        slots = f" and {limits.adapters} slots for adapters" if limits.adapters else ""
+        fewer = f", max_adapters (now {limits.adapters}), max_adapter_rank" if limits.adapters else ""
         raise NotEnoughMemory(
-            f"the GPU has {_gb(free)} free after the weights, but {_gb(least * page_bytes + reserve)} are needed: "
-            f"{_gb(least * page_bytes)} for {least} pages and {_gb(reserve)} for steps; "
-            f"lower max_rows (now {limits.rows - 1}), pages or page_size, or free memory on the GPU",
+            f"the GPU has {_gb(free)} free after the weights{slots}, but {_gb(least * page_bytes + reserve)} are "
+            f"needed: {_gb(least * page_bytes)} for {least} pages and {_gb(reserve)} for steps; "
+            f"lower max_rows (now {limits.rows - 1}){fewer}, pages or page_size, or free memory on the GPU",
             param="pages",
         )
     return min(limits.pages, fits), reserve
+
+
+def adapter_memory(model: Model, config: EngineConfig, room: int) -> int:
+    """Bytes of all slots for adapters, the empty one included. Raises `NotEnoughMemory` if they exceed `room`."""
+    if not config.adapters:
+        return 0
+    each = model.adapter_bytes(config.adapter_rank)
+    whole = each * (config.adapters + 1)
+    if whole > room:
+        raise NotEnoughMemory(
+            f"{config.adapters} slots for adapters of rank {config.adapter_rank} take {_gb(whole)} ({_gb(each)} each, "
+            f"and as much for none), but there is room for {_gb(room)}; lower max_adapters or max_adapter_rank",
+            param="max_adapters",
+        )
+    return whole
 
 
 def with_pages(limits: DeviceLimits, pages: int) -> DeviceLimits:
@@ -87,14 +110,15 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
 
     Rows: `max_rows` and the padding row. Pages: `config.pages` if given (all of them, page 0 included). Otherwise
     enough for every row at full context, each with a picture of its own whose last, partly filled page is kept beside
-    the row's copy, plus page 0; but no more than a quarter of the memory holds, and no fewer than one row needs.
-    Raises `InvalidRequest` for settings that cannot work.
+    the row's copy, plus page 0; but no more than a quarter of the memory holds that adapters leave, and no fewer than
+    one row needs. Raises `InvalidRequest` for settings that cannot work, `NotEnoughMemory` for slots that do not fit.
     """
     for name in ("depth", "max_rows", "page_size", "prefills_per_step"):
         if getattr(config, name) < 1:
             raise InvalidRequest(f"{name} is {getattr(config, name)}, but must be at least 1", param=name)
     if config.pages is not None and config.pages < 2:
         raise InvalidRequest(f"pages is {config.pages}: page 0 is reserved, give at least 2", param="pages")
+    memory -= adapter_memory(model, config, memory // ADAPTER_SHARE)
     return DeviceLimits(
         rows=config.max_rows + 1,
         pages=_pages(model, config, memory) if config.pages is None else config.pages,

@@ -8,6 +8,7 @@ rotations run in float32 whatever the dtype. T is a number of tokens, H of heads
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
@@ -18,6 +19,18 @@ KEY_BLOCK = 64
 
 P = TypeVar("P")
 """What a set's `paging` hands to its `attend`; nobody else looks inside, but for `write_kv`'s cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertAdapters:
+    """What adapters add to one layer's experts: (a, b) of the product up and of the product down.
+
+    a [slots, E, rank, in], b [slots, E, out, rank]; `slots` int64 [T] of tokens, or [1] for all T. Slot 0 adds nothing.
+    """
+
+    up: tuple[Tensor, Tensor]
+    down: tuple[Tensor, Tensor]
+    slots: Tensor
 
 
 class Kernels(Protocol[P]):
@@ -66,10 +79,20 @@ class Kernels(Protocol[P]):
         """Logits [T, E] -> weights [T, count], their softmax over the `count` largest, and which those are, int64."""
         ...
 
-    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def experts(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        chosen: Tensor,
+        up: Tensor,
+        down: Tensor,
+        adapters: ExpertAdapters | None = None,
+    ) -> Tensor:
         """Sum over each token's experts e of weight * down[e] (gelu_erf(a) * (g + 1)), (a, g) = up[e] x in halves.
 
         x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I] -> [T, D]. Summed in float32.
+        `adapters` add b[slot, e] (a[slot, e] y) to what either product of expert e says of y, before the halves are
+        taken and before the weight; in float32 a token of slot 0 has the bits that it has without them.
         """
         ...
 

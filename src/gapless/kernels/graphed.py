@@ -26,7 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gapless.kernels import grouped, reference
+from gapless.kernels import adapted, grouped, reference
+from gapless.kernels.base import ExpertAdapters
 
 ROWS_AT_ONCE = 128
 """Most tokens of a piece with a page table each: it bounds what is gathered."""
@@ -118,9 +119,21 @@ class Graphed:
         """torch's own, as `gelu_tanh`."""
         return F.gelu(x)
 
-    def experts(self, x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def experts(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        chosen: Tensor,
+        up: Tensor,
+        down: Tensor,
+        adapters: ExpertAdapters | None = None,
+    ) -> Tensor:
         """See `Kernels.experts`. Grouped where this set and the dtype have that, else all experts for all tokens."""
-        if self.grouped and grouped.fits_grouped(x, down):
+        fits = self.grouped and grouped.fits_grouped(x, down)
+        if adapters is not None:
+            way = adapted.grouped if fits else adapted.for_all
+            return way(x, weights, chosen, up, down, adapters)
+        if fits:
             return grouped.grouped(x, weights, chosen, up, down)
         return grouped.for_all(x, weights, chosen, up, down)
 

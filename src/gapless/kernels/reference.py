@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gapless.kernels.base import KEY_BLOCK
+from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
 
 ROWS = 16
 """Rows of every GEMM over tokens; shorter runs are padded with zero rows."""
@@ -115,23 +115,41 @@ def route(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.softmax(largest, dim=-1).to(logits.dtype), chosen
 
 
-def experts(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+def experts(
+    x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters | None = None
+) -> Tensor:
     """Sum over each token's experts e of weight * down[e] (gelu_erf(a) * (g + 1)), (a, g) = up[e] x in halves.
 
     x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I] -> [T, D]. An expert takes its
     tokens in chunks of `ROWS`, and each token's sum runs in the order of its own experts: company does not show.
+    `adapters`: see `kernels.base`.
     """
     count, taken = chosen.shape[1], chosen.flatten()
     each = x.new_empty(taken.shape[0], x.shape[1])
     for expert in sorted(set(taken.tolist())):  # on the host: a kernel set for a GPU must not do that
-        pairs = (taken == expert).nonzero()[:, 0]
-        each[pairs] = by_rows(partial(gated, up=up[expert], down=down[expert]), x[pairs // count])
+        for pairs in (taken == expert).nonzero()[:, 0].split(ROWS):
+            tokens = pairs // count
+            own = None if adapters is None else _of_one(adapters, expert, tokens)
+            each[pairs] = gated(pad_rows(x[tokens]), up[expert], down[expert], own)[: len(pairs)]
     return mix(each.view(*chosen.shape, -1), weights)
 
 
-def gated(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """One expert: x [T, D], up [2 I, D], down [D, I] -> [T, D]."""
-    return F.linear(gate(F.linear(x, up)), down)
+def _of_one(adapters: ExpertAdapters, expert: int, tokens: Tensor) -> ExpertAdapters:
+    """The adapters of one expert, matrices [slots, ...], for a chunk of its tokens."""
+    (up_a, up_b), (down_a, down_b), slots = adapters.up, adapters.down, adapters.slots
+    return ExpertAdapters(
+        up=(up_a[:, expert], up_b[:, expert]),
+        down=(down_a[:, expert], down_b[:, expert]),
+        slots=slots if slots.shape[0] == 1 else pad_rows(slots[tokens]),
+    )
+
+
+def gated(x: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters | None = None) -> Tensor:
+    """One expert: x [T, D], up [2 I, D], down [D, I], its own `adapters` -> [T, D]."""
+    if adapters is None:
+        return F.linear(gate(F.linear(x, up)), down)
+    inner = gate(lora(F.linear(x, up), x, *adapters.up, adapters.slots))
+    return lora(F.linear(inner, down), inner, *adapters.down, adapters.slots)
 
 
 def gate(z: Tensor) -> Tensor:

@@ -62,6 +62,10 @@ class Model(Protocol):
         """Allocate the paged cache."""
         ...
 
+    def adapter_bytes(self, rank: int) -> int:
+        """Bytes one slot for adapters of up to `rank` takes."""
+        ...
+
     def new_adapters(self, slots: int, rank: int) -> AdapterBank:
         """Allocate slots 0..slots-1 for adapters of ranks up to `rank`, all empty."""
         ...

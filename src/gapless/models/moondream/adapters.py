@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gapless.errors import InvalidAdapter
-from gapless.kernels.base import Kernels
+from gapless.kernels.base import ExpertAdapters, Kernels
 from gapless.models.moondream.config import MoondreamConfig, TextConfig
 from gapless.models.moondream.names import canonical
 from gapless.weights.adapters import Branch, Pair, rank_of, read_adapter
@@ -53,14 +53,7 @@ def branches(config: TextConfig) -> dict[str, Branch]:
 
 
 def read(path: Path, config: MoondreamConfig) -> dict[str, Pair]:
-    """An adapter's pairs by linear. Raises `InvalidAdapter`, also for any adapter of a model with experts: what their
-    branches add is not computed, and half an adapter answers wrongly without a word."""
-    if any(config.text.experts(i) is not None for i in range(config.text.n_layers)):
-        raise InvalidAdapter(
-            f"the adapter {path} cannot be used: adapters of models with experts (Moondream 3) are not supported; use "
-            "one of a Moondream 2",
-            param="adapter",
-        )
+    """An adapter's pairs by linear. Raises `InvalidAdapter`."""
 
     def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return _named(tensors, config.text)
@@ -169,6 +162,11 @@ class LayerAdapters:
 
     linears: Mapping[str, LowRank]
     slots: Tensor
+
+    def experts(self) -> ExpertAdapters:
+        """Those of a layer of experts."""
+        up, down = self.linears["mlp.fc1"], self.linears["mlp.fc2"]
+        return ExpertAdapters((up.a, up.b), (down.a, down.b), self.slots)
 
     def add(self, name: str, y: Tensor, x: Tensor) -> Tensor:
         """What the linear `name` said, y [T, out], and what the adapters of tokens x [T, in] add to it."""

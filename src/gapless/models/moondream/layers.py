@@ -96,7 +96,8 @@ class Experts:
     def __call__(self, x: Tensor, lora: LayerAdapters | None = None) -> Tensor:
         """[T, D] -> [T, D]."""
         weights, chosen = self.kernels.route(self.router(x), self.count)
-        return self.kernels.experts(x, weights, chosen, self.up, self.down)
+        adapters = None if lora is None else lora.experts()
+        return self.kernels.experts(x, weights, chosen, self.up, self.down, adapters)
 
 
 @dataclass(frozen=True, slots=True)

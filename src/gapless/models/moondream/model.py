@@ -16,7 +16,7 @@ from torch import Tensor
 from gapless.kernels.base import Kernels
 from gapless.kernels.choose import choose
 from gapless.models.base import KVCache, RowAdapters
-from gapless.models.moondream.adapters import Slots
+from gapless.models.moondream.adapters import Layout, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.region import Region
@@ -49,6 +49,10 @@ class Moondream:
     def new_cache(self, pages: int, page_size: int) -> PagedKV:
         """Allocate the paged cache for page numbers 0..pages-1."""
         return PagedKV(self.config.text, pages, page_size, self.dtype, self.device)
+
+    def adapter_bytes(self, rank: int) -> int:
+        """Bytes one slot for adapters of up to `rank` takes."""
+        return Layout.of(self.config.text, rank).width * self.dtype.itemsize
 
     def new_adapters(self, slots: int, rank: int) -> Slots:
         """Allocate slots 0..slots-1 for adapters of ranks up to `rank`, all empty."""

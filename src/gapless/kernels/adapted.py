@@ -1,0 +1,67 @@
+"""Experts with adapters on a GPU: the two ways of `kernels.grouped`, with a low-rank branch for every pair.
+
+In and out as `Kernels.experts`; a pair is a token and one expert that it chose. Every shape follows from the shapes of
+the inputs and nothing is asked of the device, so a CUDA graph can hold it. The products with the experts' own weights
+are those of `kernels.grouped`, in the same shapes, so pairs of slot 0 come out as they do there, to the bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gapless.kernels import reference
+from gapless.kernels.base import ExpertAdapters
+
+
+def grouped(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters) -> Tensor:
+    """Pairs sorted by expert for each product, and put back in between. x bfloat16."""
+    experts, order = chosen.flatten().sort(stable=True)
+    ends = torch.searchsorted(experts, torch.arange(up.shape[0], device=x.device), right=True).int()
+
+    def product(taken: Tensor, matrices: Tensor) -> Tensor:
+        said = F.grouped_mm(taken, matrices.mT, offs=ends)
+        return torch.empty_like(said).index_copy_(0, order, said).view(*chosen.shape, -1)
+
+    said = product(x.index_select(0, order // chosen.shape[1]), up)
+    inner = reference.gate(added(said, x[:, None], *adapters.up, chosen, adapters.slots))
+    said = product(inner.flatten(0, 1).index_select(0, order), down)
+    return reference.mix(added(said, inner, *adapters.down, chosen, adapters.slots), weights)
+
+
+def for_all(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters) -> Tensor:
+    """Multiply with all; what adapters add is added where it was chosen."""
+    place = chosen, torch.arange(x.shape[0], device=x.device)[:, None]
+    said = torch.bmm(x.expand(up.shape[0], -1, -1), up.mT)
+    inner = reference.gate(added(said[place], x[:, None], *adapters.up, chosen, adapters.slots))
+    whole = reference.gate(said).index_put_(place, inner)
+    said = torch.bmm(whole, down.mT)[place]
+    return reference.mix(added(said, inner, *adapters.down, chosen, adapters.slots), weights)
+
+
+def added(y: Tensor, x: Tensor, a: Tensor, b: Tensor, chosen: Tensor, slots: Tensor) -> Tensor:
+    """y + b[slot, e] (a[slot, e] x) for each pair, y itself (to the bit) for tokens of slot 0.
+
+    y [T, k, out], x [T, k, in] or, the same for all pairs of a token, [T, 1, in], a [slots, E, rank, in],
+    b [slots, E, out, rank], chosen int64 [T, k], slots int64 [T], or [1] for all T -> [T, k, out].
+    """
+    delta = _of_one_slot(x, a, b, chosen, slots) if slots.shape[0] == 1 else _of_own_slots(x, a, b, chosen, slots)
+    return torch.where((slots != 0)[:, None, None], y + delta, y)
+
+
+def _of_one_slot(x: Tensor, a: Tensor, b: Tensor, chosen: Tensor, slots: Tensor) -> Tensor:
+    """Many pairs, one adapter: all its experts at once in two products. Between them, what a pair's expert did not say
+    is selected to zero, so the second one adds nothing for it."""
+    mine_a, mine_b = a.index_select(0, slots)[0], b.index_select(0, slots)[0]
+    experts, rank = mine_a.shape[:2]
+    narrow = F.linear(x, mine_a.flatten(0, 1)).view(*x.shape[:2], experts, rank)
+    own = chosen[..., None] == torch.arange(experts, device=x.device)
+    return torch.where(own[..., None], narrow, 0.0).flatten(2) @ mine_b.mT.flatten(0, 1)
+
+
+def _of_own_slots(x: Tensor, a: Tensor, b: Tensor, chosen: Tensor, slots: Tensor) -> Tensor:
+    """Few pairs, any adapters: each pair's matrices are gathered, and no pair shows in another, in any dtype."""
+    mine = slots[:, None], chosen
+    columns = x.expand(*chosen.shape, -1).flatten(0, 1)[..., None]
+    return torch.bmm(b[mine].flatten(0, 1), torch.bmm(a[mine].flatten(0, 1), columns)).view(*chosen.shape, -1)
