@@ -290,6 +290,19 @@ def test_too_little_memory_is_told_before_the_cache_is_made():
         cuda_device(runtime=InlineRuntime(memory_of=(5 * 10**8, 10**9)))
 
 
+def test_slots_for_adapters_that_do_not_fit_are_told_before_they_are_made():
+    class Wide(HashModel):
+        def adapter_bytes(self, rank):
+            return rank * 10**8
+
+        def new_adapters(self, slots, rank):
+            raise AssertionError("they would have been made")
+
+    runtime = InlineRuntime(memory_of=(17 * 10**8, 2 * 10**9))
+    with pytest.raises(NotEnoughMemory, match=r"take 1\.80 GB .* room for 1\.70 GB; lower max_adapters"):
+        cuda_device(Wide(SPEC), runtime, adapters=8, adapter_rank=2)
+
+
 def test_a_step_that_does_not_fit_is_told_with_the_numbers():
     class Large(HashModel):
         def forward(self, x, positions, tables, cache):

@@ -18,15 +18,19 @@ from gapless.models.moondream.templates import Templates
 from gapless.records import DeviceLimits
 
 
-@pytest.fixture(scope="module")
-def program() -> Program:
-    raw = micro_config()
+def program_of(third: bool = False, adapters: int = 0) -> Program:
+    raw = micro_config(third=third)
     config = read_config(raw)
     tensors = {name: t.to(DEVICE) for name, t in micro_tensors(raw).items()}
     model = Moondream(config, tensors, Graphed())
-    limits = DeviceLimits(9, 40, 16, model.max_context, model.prefix, 2, model.vocab)
+    limits = DeviceLimits(9, 40, 16, model.max_context, model.prefix, 2, model.vocab, adapters, 8)
     with torch.inference_mode():
         return Program(model, build_table(Templates.of(config).rules()), limits, Layout(8, 40, 12))
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return program_of()
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -35,6 +39,16 @@ def test_a_forward_asks_for_nothing(program, count):
         program.forward(count, 12)
         program.forward(count, 5)
     assert watch.operations > 50
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_a_forward_with_adapters_asks_for_nothing_and_does_more(third):
+    program, operations = program_of(third, adapters=3), []
+    for adapted in (False, True):
+        with torch.inference_mode(), CaptureWatch() as watch:
+            program.forward(8, 12, adapted)
+        operations.append(watch.operations)
+    assert operations[1] > operations[0] + 10
 
 
 @pytest.mark.parametrize("kind", [*KINDS, MASKED], ids=lambda kind: kind.name)

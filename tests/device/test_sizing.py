@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -23,6 +23,9 @@ class Sizes:
     def page_bytes(self, page_size: int) -> int:
         return page_size * 1024
 
+    def adapter_bytes(self, rank: int) -> int:
+        return rank * 2**20
+
 
 def test_by_default_every_row_fits_at_full_context():
     limits = device_limits(Sizes(), EngineConfig(max_rows=3, page_size=16), 64 * GIB)
@@ -39,6 +42,27 @@ def test_the_cache_takes_a_quarter_of_the_memory_but_at_least_one_sequence():
     config = EngineConfig(max_rows=1000, page_size=16)
     assert device_limits(Sizes(), config, 1 * GIB).pages == GIB // 4 // (16 * 1024)
     assert device_limits(Sizes(), config, 1024).pages == 128 + 1 + 1
+
+
+def test_slots_for_adapters_leave_the_cache_less():
+    """Four slots and the empty one, 8 MiB each; the cache's quarter is of the rest."""
+    config = EngineConfig(max_rows=1000, page_size=16, adapters=4, adapter_rank=8)
+    limits = device_limits(Sizes(), config, GIB)
+    assert limits.pages == (GIB - 5 * 8 * 2**20) // 4 // (16 * 1024)
+    assert (limits.adapters, limits.adapter_rank) == (4, 8)
+    assert device_limits(Sizes(), config, 2**62).pages == 1000 * 129 + 1
+
+
+def test_slots_for_adapters_that_do_not_fit_are_told_with_the_numbers_and_the_remedy():
+    config = EngineConfig(max_rows=3, page_size=16, adapters=63, adapter_rank=8)
+    assert device_limits(Sizes(), config, GIB).adapters == 63  # just half of the memory
+    with pytest.raises(NotEnoughMemory) as raised:
+        device_limits(Sizes(), replace(config, adapters=64), GIB)
+    assert str(raised.value) == (
+        "64 slots for adapters of rank 8 take 0.55 GB (0.01 GB each, and as much for none), but there is room for "
+        "0.54 GB; lower max_adapters or max_adapter_rank"
+    )
+    assert raised.value.param == "max_adapters"
 
 
 def test_given_pages_are_taken_as_they_are():
@@ -84,6 +108,15 @@ def test_too_little_memory_is_told_with_the_numbers_and_the_remedy():
     assert "lower max_rows (now 3), pages or page_size" in text
 
 
+def test_too_little_memory_beside_adapters_names_them():
+    config = EngineConfig(max_rows=3, page_size=16, adapters=4, adapter_rank=8)
+    with pytest.raises(NotEnoughMemory) as raised:
+        gpu_pages(device_limits(Sizes(), config, 2**62), config, 2**20, 3 * GIB, GIB)
+    text = str(raised.value)
+    assert "after the weights and 4 slots for adapters, but" in text
+    assert "lower max_rows (now 3), max_adapters (now 4), max_adapter_rank, pages or page_size" in text
+
+
 def test_pages_that_were_asked_for_are_given_or_refused():
     limits, config = gpu_limits(pages=50)
     assert gpu_pages(limits, config, 2**20, 4 * GIB, GIB)[0] == 50
@@ -97,6 +130,11 @@ def test_the_plan_reads_as_a_sentence():
         "H200, 150.00 GB: weights and others 4.00 GB, KV cache 24.00 GB (7809 pages of 16 tokens, 64 rows), "
         "reserve 3.00 GB; 90 graphs in 2.5 s and 1.00 GB"
     )
+
+
+def test_the_plan_tells_what_adapters_take():
+    plan = GpuPlan("H200", 150 * 10**9, 4 * 10**9, 3 * 10**9, 24 * 10**9, 7809, 16, 64, adapters=1_415_577_600)
+    assert "weights and others 4.00 GB, adapters 1.42 GB, KV cache 24.00 GB" in str(plan)
 
 
 def test_buckets_and_widths():

@@ -144,11 +144,16 @@ def micro_tokenizer() -> Tokenizer:
 
 
 def write_micro(
-    folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, max_context: int = 192, end_bias: float = 2.0
+    folder: Path,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    max_context: int = 192,
+    end_bias: float = 2.0,
+    third: bool = False,
 ) -> Path:
     """Write config.json, tokenizer.json and model.safetensors into `folder`, which is made; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = micro_config(max_context)
+    config = micro_config(max_context, third)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     micro_tokenizer().save(str(folder / "tokenizer.json"))
     tensors = {PREFIX + name: t.to(dtype) for name, t in micro_tensors(config, seed, end_bias).items()}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gapless.kernels import reference
 from gapless.kernels.graphed import Graphed
+from gapless.models.base import RowAdapters
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.random_weights import random_config
@@ -69,6 +70,23 @@ def test_a_decode_step_asks_nothing(third: bool, rows: int | None, bucket: int, 
     assert hidden.dtype is torch.bfloat16
     assert logits.dtype is torch.float32
     assert watch.peak < 1.5e9
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_steps_prompts_and_blocks_with_adapters_ask_nothing(third: bool) -> None:
+    """Eight slots of rank 64; a step of 64 rows gathers what its pairs take and copies no bank."""
+    m = full_size(None, third)
+    bank, cache, tables = m.new_adapters(9, 64), m.new_cache(4000, 16), ints(64, 64)
+    assert bank.flat.numel() * 2 == 9 * m.adapter_bytes(64)
+    with CaptureWatch() as watch:
+        values = torch.empty(64, 2, device=DEVICE)
+        m.forward(m.embed(ints(64), values), ints(64), tables, cache, RowAdapters(bank, ints(64)))
+    assert watch.peak < 1e9
+    with CaptureWatch():
+        own = RowAdapters(bank, ints(1))
+        m.prefill_prefix(torch.empty(729, 2048, dtype=torch.bfloat16, device=DEVICE), cache, ints(46), own)
+        x = m.embed(ints(300), torch.empty(300, 2, device=DEVICE))
+        assert m.forward(x, ints(300), ints(1, 128), cache, own).shape == (300, 2048)
 
 
 def test_the_reference_would_ask() -> None:
