@@ -157,6 +157,18 @@ def test_those_that_wait_for_room_can_be_cancelled_and_run_out_of_time(begin):
     assert isinstance(first.hear().finish.error, RequestCancelled)
 
 
+def test_one_that_waits_for_room_runs_out_of_time_though_the_engine_says_nothing(begin):
+    runner = begin("mute", 1)
+    submit(runner, shown(1, max_tokens=1500))
+    late = submit(runner, shown(2), deadline=runner.now() + 0.3)
+    later = submit(runner, shown(3), deadline=runner.now() + 0.6)
+    for asked in (late, later):
+        assert isinstance(asked.hear().finish.error, RequestTimeout)
+    assert list(runner._open) == [1]
+    os.kill(runner.pid, signal.SIGKILL)
+    until(lambda: runner._over, "the engine's death")
+
+
 def test_a_picture_larger_than_the_arena_is_refused(begin):
     runner = begin("plain", 1)
     with pytest.raises(InvalidRequest, match="the engine process takes 4096") as caught:

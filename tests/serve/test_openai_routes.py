@@ -1,6 +1,7 @@
 """Chat completions: the same answers as the library's, in OpenAI's shapes, whole and streamed."""
 
 import asyncio
+import gc
 import json
 
 import pytest
@@ -275,6 +276,38 @@ def test_a_client_that_leaves_ends_all_choices(site, endless, stream):
         await asking
 
     asyncio.run(leaving())
+    assert site.gate.held == 0
+    idle(endless)
+
+
+def test_a_client_that_leaves_before_the_first_piece_ends_all_choices(site, endless):
+    """They wait for rows that others hold, so nothing but the client's leaving can end them."""
+    site, runner = Site(endless), endless.desk.runner
+    body = {"messages": asks("Go on?"), "stream": True, "max_tokens": 5000}
+
+    async def leaving():
+        leave, hold = asyncio.Event(), asyncio.Event()
+        others = [asyncio.create_task(called(site, body, hold, path=CHAT)) for _ in range(4)]
+        while len(runner._engine.rows.held()) < 4:
+            await asyncio.sleep(0.005)
+        asking = asyncio.create_task(called(site, body | {"n": 3}, leave, path=CHAT))
+        while len(runner._open) < 7:
+            await asyncio.sleep(0.005)
+        leave.set()
+        messages = await asking
+        assert messages[0]["status"] == 499
+        async with asyncio.timeout(20):
+            while len(runner._open) > 4:
+                await asyncio.sleep(0.005)
+        hold.set()
+        await asyncio.gather(*others)
+
+    gc.collect()
+    gc.disable()  # which would end forgotten streams too, some day
+    try:
+        asyncio.run(leaving())
+    finally:
+        gc.enable()
     assert site.gate.held == 0
     idle(endless)
 

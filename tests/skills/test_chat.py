@@ -190,6 +190,17 @@ def test_s_tok_03_the_context_is_counted_with_all_pictures(md2, picture):
     assert caught.value.param == "messages"
 
 
+def test_s_tok_03_several_pictures_are_counted_exactly_before_anything_is_decoded(md2):
+    """S-TOK-03: each takes a block without its BOS; what may just fit is not refused unseen."""
+    for shown in (1, 2):
+        block = shown * (md2.prefix - 1)
+        token = "a" * (md2.tokenizer._longest * md2.tokenizer._shrink)
+        text = token * (md2.max_context - block)
+        check_chat(md2, read_messages([user(text, *[SHOWN] * shown)]), False)
+        with pytest.raises(PromptTooLong, match=f"at least {md2.max_context + 1} tokens, {block} of them for {shown} "):
+            check_chat(md2, read_messages([user(text + token, *[SHOWN] * shown)]), False)
+
+
 def test_s_tok_08_a_huge_conversation_is_refused_without_tokenising(md2, monkeypatch):
     """S-TOK-08: many long messages, none of which is too long by itself."""
     monkeypatch.setattr(type(md2.tokenizer), "encode", None)
