@@ -108,3 +108,5 @@ def test_a_region_outside_is_refused(view, offset, shape):
     with pytest.raises(ValueError, match="does not lie in an arena"):
         view.picture(Region(offset, shape, "d", (1, 1), 2, 2))
     assert view.lent == 0
+    last = view.picture(Region(4 * ALIGN - 12, (1, 2, 2, 3), "d", (1, 1), 2, 2))
+    assert last.crops.shape == (1, 2, 2, 3), "up to the last byte"

@@ -3,6 +3,8 @@
 import asyncio
 import math
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from tests.serve.conftest import SMALL, Site, png, url
 from tests.serve.test_door import called, endless  # noqa: F401 - a fixture
 
 import gapless
+from gapless.observe.accounting import Standing
 from gapless.observe.answers import Ending
+from gapless.observe.meter import Part
+from gapless.serve.errors import DoorError, type_of
 from gapless.serve.metrics import Sheet
 
 ASK = {"question": "Who?", "settings": SMALL}
@@ -77,6 +82,8 @@ def test_the_names_are_vllms_and_every_one_is_on_the_page(alone):
     told = set(re.findall(r"^\| `gapless:(\w+)(?:\{\w+(?:, \w+)*\})?`", PAGE.read_text(), flags=re.M))
     ours = {name for name in named if not name.startswith("process_")}
     assert told == ours, told ^ ours
+    if sys.platform == "linux":
+        assert {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"} <= named
     assert all("_created" not in line and "python_" not in line for line in text.splitlines())
     assert re.search(r'^gapless:num_requests_running\{model_name="micro"\} 0\.0$', text, flags=re.M)
 
@@ -186,6 +193,34 @@ def test_before_there_is_a_model(vlm):
     found = scrape(site, headers={"Authorization": "Bearer secret"})
     assert found["engine_up",] == 0 and ("num_requests_running",) not in found
     assert found["rejected_requests_total", "unauthorized"] == 1
+
+
+def test_each_part_stands_under_its_own_name(vlm):
+    """Before an engine has said what it holds, nothing is used."""
+    told = vlm.desk.runner.snapshot()
+    host = {part.label: 1e3 * (1 + part) for part in Part}
+    busy = {"prefill": 2e3, "decode": 4e3, "parked": 8e3}
+    fed = replace(told, standing=Standing(), accounting=replace(told.accounting, host=host, busy=busy))
+    sheet, shown = Sheet(), []
+    for snapshot in (fed, replace(fed, accounting=replace(fed.accounting, busy=dict.fromkeys(busy, 3e3)))):
+        samples = [sample for family in sheet.families(snapshot, "m") for sample in family.samples]
+        shown.append({(one.name.removeprefix("gapless:"), *one.labels.values()): one.value for one in samples})
+    parts = {key[0]: {} for key in shown[0]}
+    for name, *labels in shown[0]:
+        parts[name][tuple(labels[1:])] = shown[0][name, *labels]
+    assert parts["host_wait_seconds_total"] == {("device",): 7.0, ("mask",): 8.0, ("mail",): 9.0}
+    works = ("plan", "launch", "finalize", "commit", "admit", "deliver")
+    assert parts["host_work_seconds_total"] == {(part,): 1.0 + number for number, part in enumerate(works)}
+    assert parts["kv_cache_usage_perc"] == {(): 0.0} == parts["kv_pages"]
+    later = [shown[1]["device_busy_seconds_total", "m", kind] for kind in busy]
+    assert later == [3.0, 4.0, 8.0], "each goes on from its own last value"
+
+
+def test_the_door_is_counted_from_the_first_moment_on(alone):
+    found = scrape(alone)
+    assert found["http_places",] == 64 and found["http_requests_held",] == 0
+    refused = {key[1]: count for key, count in found.items() if key[0] == "rejected_requests_total"}
+    assert refused == {type_of(kind("")): 0.0 for kind in DoorError.__subclasses__()} and len(refused) > 8
 
 
 def test_s_met_03_no_counter_goes_back_whatever_it_is_fed(vlm):

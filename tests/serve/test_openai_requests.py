@@ -231,6 +231,8 @@ def test_pictures_for_which_there_is_no_room_are_named(shown, place):
     assert wanted.place_of("image") == place
     assert wanted.place_of("adapter") == "model" and wanted.place_of(None) is None
     assert wanted.settings == {"timeout": LIMITS.request_timeout}, "the server's own, where none is asked for"
+    most = ChatBody(messages=body.messages, timeout=LIMITS.request_timeout)
+    assert understood(most, LIMITS).settings == wanted.settings
 
 
 @pytest.mark.parametrize("text", ["a \ud800", "a" * 999 + "漢字🙂"])

@@ -148,7 +148,7 @@ LATE, LARGE, ODD = (408, "too_slow"), (431, "headers_too_large"), (400, "not_htt
 
 @pytest.mark.parametrize("wrong", [LATE, LARGE, ODD])
 def test_what_is_wrong_with_a_request_is_told_behind_the_answer_to_the_one_before(met, visits, wrong):
-    """S-CON-03: the first one is not to be cut off, nor written into, for what its client sends behind it."""
+    """The first one is not to be cut off, nor written into, for what its client sends behind it."""
     made, loop, wire = met
     made.data_received(WHOLE + (b"GE\0" if wrong == ODD else b"GET / HTTP/1.1\r\n"))
     if wrong == LARGE:
@@ -182,7 +182,7 @@ def test_a_client_whose_bytes_are_not_read_is_not_late(met):
     assert wire.sent == b"" and not wire.closed
 
 
-def test_a_client_that_leaves_has_left_all_its_requests(met):
+def test_s_con_03_a_client_that_leaves_has_left_all_its_requests(met):
     made, _, _ = met
     made.data_received(WHOLE * 3)
     assert len(made._due) == 3

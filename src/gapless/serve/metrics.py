@@ -82,22 +82,21 @@ class MetricsRoutes:
 
     async def metrics(self) -> Response:
         """All metrics, for Prometheus."""
-        answered, rejected = dict(self._visits.answered), dict(self._visits.rejected)
-        door = self._door(answered, rejected)
+        door = self._door()  # here, as visits are counted on the event loop
         text = await asyncio.get_running_loop().run_in_executor(self._thread, self._text, door)
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    def _door(self, answered: Mapping[tuple[str, str, int], int], rejected: Mapping[str, int]) -> list[Metric]:
+    def _door(self) -> list[Metric]:
         alive = self._engine.ready and self._engine.death() is None
         requests = CounterMetricFamily(
             "gapless:http_requests", "HTTP requests that are over.", labels=["method", "route", "status"]
         )
-        for (method, route, status), count in answered.items():
+        for (method, route, status), count in self._visits.answered.items():
             requests.add_metric([method, route, str(status)], count)
         refused = CounterMetricFamily(
             "gapless:rejected_requests", "Requests that the server itself refused.", labels=["reason"]
         )
-        for reason, count in rejected.items():
+        for reason, count in self._visits.rejected.items():
             refused.add_metric([reason], count)
         lost = 0 if self._log is None else self._log.lost
         return [
