@@ -108,6 +108,9 @@ def test_moondream_3_by_hand() -> None:
     assert block.flops == 2 * token * 730 + 4 * 24 * 2048 * 730**2 + 2 * head
     assert block.weight_bytes == pytest.approx(2 * (token + head + 20 * 56 * 3 * 1024 * 2048), rel=1e-6)
     assert block.weight_bytes == pytest.approx(2 * 8.707e9, rel=1e-3)
+    narrow = prefill_work(text, 0, 1, 2, 1)
+    assert narrow.flops == block.flops
+    assert block.weight_bytes - narrow.weight_bytes == pytest.approx(20 * 64 * 3 * 1024 * 2048, rel=1e-6)
     one, two = (prefill_work(text, ids, 1, 2).flops for ids in (7, 8))
     assert two - one == 2 * token + 4 * 24 * 2048 * (730 + 8)
 

@@ -49,6 +49,9 @@ def test_moondream_3_by_hand() -> None:
     roofline = Roofline.of(text, 2, 1e12)
     assert roofline.step_bytes(1, 0) == pytest.approx(2 * (1.766e9 - 104.9e6), rel=1e-3)
     assert roofline.expert_bytes == 2 * 6_291_456
+    narrow = Roofline.of(text, 2, 1e12, 1)
+    assert narrow.expert_bytes == 6_291_456
+    assert roofline.step_bytes(1, 9) - narrow.step_bytes(1, 9) == pytest.approx(20 * 8 * 6_291_456)
     assert roofline.weight_bytes == pytest.approx(2 * (1.766e9 - 104.9e6 - 20 * 8 * 6_291_456), rel=1e-3)
     assert experts_read(text, 1) == pytest.approx(8)
     assert experts_read(text, 2) == pytest.approx(8 + 8 * 7 / 8)  # each of the second's is new in 56 of 64 cases

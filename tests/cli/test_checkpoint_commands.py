@@ -59,7 +59,13 @@ def test_inspect_of_fp8_experts(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["inspect", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["layout"], found["dtypes"]["F8_E4M3"]) == ("internal", 4)
-    assert found["parameters"] == sum(tensor.numel() for tensor in tensors.values())
+    experts = sum(t.numel() for name, t in tensors.items() if t.ndim == 3 and ".mlp.fc" in name)
+    scales = sum(t.shape[0] * t.shape[1] for name, t in tensors.items() if t.ndim == 3 and ".mlp.fc" in name)
+    others = sum(tensor.numel() for tensor in tensors.values()) - experts
+    assert found["parameters"] == others + experts and experts > 0
+    assert found["memory"] == {
+        kind: size * others + experts + 4 * scales for kind, size in (("float32", 4), ("bfloat16", 2), ("float16", 2))
+    }
     assert "BSL" not in found["licence"] and "Business Source" in found["licence"]
 
 

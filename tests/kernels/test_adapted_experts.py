@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from tests.fakes.capture_watch import DEVICE, CaptureWatch
+from tests.kernels.test_expert_kernels import narrow
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.kernels import reference
 from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.graphed import Graphed
+from gapless.kernels.stacks import Stack
 
 EXPERTS, DIM, INNER, RANK, SLOTS = 7, 24, 16, 3, 4
 SETS = {"reference": reference, "any rows": Graphed(), "fixed rows": Graphed(16), "grouped": Graphed(grouped=True)}
@@ -29,7 +31,7 @@ def bank(generator: torch.Generator, dtype: torch.dtype = torch.float32) -> tupl
     return tuple(pairs)
 
 
-def inputs(tokens: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], ExpertAdapters]:
+def inputs(tokens: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[list[Any], ExpertAdapters]:
     """x, weights, chosen, up, down; and adapters, a slot for each token."""
     g = torch.Generator().manual_seed(seed)
     x, logits = torch.randn(tokens, DIM, generator=g), torch.randn(tokens, EXPERTS, generator=g)
@@ -37,7 +39,7 @@ def inputs(tokens: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[
     down = torch.randn(EXPERTS, DIM, INNER, generator=g) / INNER**0.5
     weights, chosen = reference.route(logits, 3)
     slots = torch.randint(0, SLOTS, (tokens,), generator=g)
-    given = [x.to(dtype), weights.to(dtype), chosen, up.to(dtype), down.to(dtype)]
+    given = [x.to(dtype), weights.to(dtype), chosen, Stack(up.to(dtype)), Stack(down.to(dtype))]
     return given, ExpertAdapters(*bank(g, dtype), slots)
 
 
@@ -45,8 +47,9 @@ def in_slots(adapters: ExpertAdapters, *slots: int) -> ExpertAdapters:
     return ExpertAdapters(adapters.up, adapters.down, torch.tensor(slots))
 
 
-def formula(given: list[Tensor], adapters: ExpertAdapters) -> Tensor:
-    x, weights, chosen, up, down = (t.double() if t.is_floating_point() else t for t in given)
+def formula(given: list[Any], adapters: ExpertAdapters) -> Tensor:
+    x, weights, chosen = given[0].double(), given[1].double(), given[2]
+    up, down = (torch.stack([s.wide(e, torch.float32) for e in range(EXPERTS)]).double() for s in given[3:])
     (up_a, up_b), (down_a, down_b) = ([t.double() for t in pair] for pair in (adapters.up, adapters.down))
     out = torch.zeros(x.shape, dtype=torch.float64)
     for t, s in enumerate(adapters.slots.expand(len(x)).tolist()):
@@ -69,6 +72,15 @@ def test_it_is_the_formula_with_a_slot_each_and_with_one_for_all(name: str, toke
     for own in (adapters, in_slots(adapters, 2), in_slots(adapters, 0)):
         assert off(SETS[name].experts(*given, own), formula(given, own)) < most
     assert off(SETS[name].experts(*given), formula(given, in_slots(adapters, 2))) > 0.1, "adapters that change nothing"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_it_is_the_formula_over_fp8_too(name: str) -> None:
+    dtype, most = (torch.bfloat16, 2**-6) if name == "grouped" else (torch.float32, 1e-6)
+    given, adapters = inputs(16, 9, dtype)
+    given[3:] = [narrow(stack) for stack in given[3:]]
+    for own in (adapters, in_slots(adapters, 2)):
+        assert off(SETS[name].experts(*given, own), formula(given, own)) < most
 
 
 class Grouped(TorchDispatchMode):
@@ -157,7 +169,7 @@ def test_at_full_size_a_graph_can_hold_it(dtype: torch.dtype, tokens: int, one: 
             empty(1 if one else tokens, of=torch.int64),
         )
         x, router = empty(tokens, 2048), empty(tokens, 64)
-        up, down = empty(64, 2048, 2048), empty(64, 2048, 1024)
+        up, down = Stack(empty(64, 2048, 2048)), Stack(empty(64, 2048, 1024))
         watch = CaptureWatch()
         with watch:
             out = kernels.experts(x, *kernels.route(router, 8), up, down, adapters)

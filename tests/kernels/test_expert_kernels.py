@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gapless.kernels import grouped, reference
 from gapless.kernels.choose import choose
 from gapless.kernels.graphed import Graphed
+from gapless.kernels.stacks import FP8, Stack
 
 EXPERTS, DIM, INNER = 7, 24, 16
 CASES = ("random", "all to one", "one untouched", "equal rows", "twice the same")
@@ -30,7 +31,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def inputs(case: str, tokens: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def inputs(case: str, tokens: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Any]:
     """x, weights, chosen, up, down."""
     g = torch.Generator().manual_seed(seed)
     x, logits = torch.randn(tokens, DIM, generator=g), torch.randn(tokens, EXPERTS, generator=g)
@@ -45,16 +46,27 @@ def inputs(case: str, tokens: int, seed: int, dtype: torch.dtype = torch.float32
         chosen = torch.full_like(chosen, 5)
     if case == "twice the same":
         chosen[:, 1] = chosen[:, 0]
-    return [x.to(dtype), weights.to(dtype), chosen, up.to(dtype), down.to(dtype)]
+    return [x.to(dtype), weights.to(dtype), chosen, Stack(up.to(dtype)), Stack(down.to(dtype))]
 
 
-def formula(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+def narrow(stack: Stack) -> Stack:
+    """In FP8."""
+    scales = stack.values.float().abs().amax(-1) / 448
+    return Stack((stack.values.float() / scales[..., None]).to(FP8), scales)
+
+
+def widened(stack: Stack, dtype: torch.dtype) -> Stack:
+    """All of it beforehand, as if the checkpoint had been dequantised when it was read."""
+    return Stack(torch.stack([stack.wide(expert, dtype).to(dtype) for expert in range(stack.count)]))
+
+
+def formula(x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack) -> Tensor:
     out = torch.zeros(x.shape, dtype=torch.float64)
     for t in range(x.shape[0]):
         for p, e in zip(weights[t].double(), chosen[t].tolist(), strict=True):
-            z = up[e].double() @ x[t].double()
+            z = up.values[e].double() @ x[t].double()
             h, gate = z[:INNER], z[INNER:]
-            out[t] += p * (down[e].double() @ (0.5 * h * (1 + torch.erf(h / math.sqrt(2))) * (gate + 1)))
+            out[t] += p * (down.values[e].double() @ (0.5 * h * (1 + torch.erf(h / math.sqrt(2))) * (gate + 1)))
     return out
 
 
@@ -85,20 +97,24 @@ def test_each_way_is_the_reference_and_is_the_way_that_ran(
         out = kernels.experts(*given)
     assert {name: calls.seen[name] for name in ("_grouped_mm", "bmm") if calls.seen[name]} == products
     assert out.dtype is dtype
-    truth = reference.experts(*(t.float() if t.is_floating_point() else t for t in given))
+    x, weights, chosen, up, down = given
+    truth = reference.experts(x.float(), weights.float(), chosen, *(widened(s, torch.float32) for s in (up, down)))
     assert close(out, truth, 1e-6 if dtype is torch.float32 else 2**-7)
 
 
 def test_a_width_that_the_grouped_product_cannot_take_goes_the_other_way() -> None:
-    assert grouped.fits_grouped(torch.empty(2, 24).bfloat16(), torch.empty(3, 24, 16))
-    assert not grouped.fits_grouped(torch.empty(2, 20).bfloat16(), torch.empty(3, 20, 16))
-    assert not grouped.fits_grouped(torch.empty(2, 24).bfloat16(), torch.empty(3, 24, 12))
+    for dim, inner, fits in ((24, 16, True), (20, 16, False), (24, 12, False)):
+        up, down = (Stack(torch.ones(3, *shape).bfloat16()) for shape in ((2 * inner, dim), (dim, inner)))
+        x = torch.empty(2, dim).bfloat16()
+        assert grouped.fits_grouped(x, up, down) is fits
+        assert not grouped.fits_grouped(x.float(), up, down)
+        assert not grouped.fits_grouped(x, narrow(up), narrow(down))
 
 
 @pytest.mark.parametrize("way", [reference.experts, grouped.grouped, grouped.for_all])
 def test_what_nobody_chose_is_not_heard(way: Any) -> None:
     x, weights, chosen, up, down = inputs("one untouched", 20, 3, torch.bfloat16)
-    up[3], down[3] = math.nan, math.nan
+    up.values[3], down.values[3] = math.nan, math.nan
     assert torch.isfinite(way(x, weights, chosen, up, down)).all()
     x[4] = math.nan
     out = way(x, weights, chosen, up, down)
@@ -133,7 +149,7 @@ def test_at_full_size_a_graph_can_hold_it(dtype: torch.dtype) -> None:
     kernels = Graphed(grouped=True)
     with torch.inference_mode():
         x, router = torch.empty(128, 2048, dtype=dtype, device=DEVICE), torch.empty(128, 64, dtype=dtype, device=DEVICE)
-        up, down = (torch.empty(64, 2048, width, dtype=dtype, device=DEVICE) for width in (2048, 1024))
+        up, down = (Stack(torch.empty(64, 2048, width, dtype=dtype, device=DEVICE)) for width in (2048, 1024))
         watch = CaptureWatch()
         with watch:
             out = kernels.experts(x, *kernels.route(router, 8), up, down)

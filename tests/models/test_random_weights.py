@@ -50,9 +50,26 @@ def test_a_loaded_model_says_what_it_is() -> None:
     rules = Templates.of(loaded.config).rules()
     assert (rules.vocab, rules.end, rules.coord, rules.size) == (2048, 0, 5, 6)
     with pytest.raises(
-        InvalidRequest, match="no random model 'huge'; use moondream-2 or moondream-3 or small or small-3"
+        InvalidRequest,
+        match=r"no random model 'huge'; use moondream-2 or moondream-3 or moondream-3\.1 or small or",
     ):
         random_model("huge")
+
+
+def test_fp8_experts_are_the_others_rounded() -> None:
+    (narrow, _), (wide, _) = small("small-3.1"), small("small-3")
+    one, other = narrow.text.blocks[1].mlp, wide.text.blocks[1].mlp
+    assert isinstance(one, Experts) and isinstance(other, Experts)
+    for a, b in ((one.up, other.up), (one.down, other.down)):
+        assert (a.values.dtype, a.values.itemsize, b.values.dtype) == (torch.float8_e4m3fn, 1, torch.bfloat16)
+        for expert in range(a.count):
+            near = a.wide(expert, torch.float32) - b.wide(expert, torch.float32).float()
+            assert 0 < near.norm() < 2**-4 * b.values[expert].float().norm()
+    assert (narrow.expert_itemsize, wide.expert_itemsize) == (1, 2)
+    assert torch.equal(narrow.text.wte, wide.text.wte)
+    logits = narrow.logits(hidden_of(narrow, torch.arange(100, 140)))
+    assert torch.isfinite(logits).all()
+    assert not torch.equal(logits, wide.logits(hidden_of(wide, torch.arange(100, 140))))
 
 
 def test_moondream_3_at_full_size_and_what_it_takes() -> None:

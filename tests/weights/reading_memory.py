@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from gapless.weights.checkpoint import read_tensors
-from gapless.weights.recipes import Scaled
-from gapless.weights.stored import open_files
+from gapless.weights.recipes import Kept, Part, scale_part
+from gapless.weights.stored import FP8, open_files
 
 EXPERTS, ROWS = 16, 512
 
@@ -38,7 +38,8 @@ def main(folder: Path, megabytes: int) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     with open_files((path,)) as stored:
-        recipes = {f"w{i}": Scaled(f"w{i}", f"s{i}", shape) for i in range(4)}
+        recipes = {f"w{i}": Kept(f"w{i}", Part(shape, (FP8,))) for i in range(4)}
+        recipes |= {f"s{i}": Kept(f"s{i}", scale_part(shape)) for i in range(4)}
         tensors = read_tensors(stored, recipes, torch.bfloat16, torch.device("cpu"))
     over.set()
     watcher.join()

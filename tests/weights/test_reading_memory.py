@@ -25,7 +25,7 @@ def beside(folder: Path, megabytes: int) -> tuple[int, int, int]:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_little_is_held_beside_map_and_tensors(tmp_path: Path) -> None:
     size, held, more = beside(tmp_path, 100)
-    assert size > 99 * MB and held > 198 * MB
+    assert size > 99 * MB and held > 99 * MB
     assert more < 90 * MB, "a copy of the whole file would be 100"
 
 
@@ -33,5 +33,5 @@ def test_little_is_held_beside_map_and_tensors(tmp_path: Path) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_little_is_held_beside_a_large_map_too(tmp_path: Path) -> None:
     size, held, more = beside(tmp_path, 1500)
-    assert size > 1490 * MB and held > 2980 * MB
+    assert size > 1490 * MB and held > 1490 * MB
     assert more < 200 * MB

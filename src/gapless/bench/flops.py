@@ -30,9 +30,10 @@ class Work:
         return self.flops / milliseconds / 1e9
 
 
-def prefill_work(text: TextConfig, ids: int, batch: int, itemsize: int) -> Work:
+def prefill_work(text: TextConfig, ids: int, batch: int, itemsize: int, expert_itemsize: int | None = None) -> Work:
     """`batch` prompts, each a picture block, whose positions all see each other, and `ids` ids behind it; the head
-    runs once for each prompt. Of experts a token takes those it chooses, and those are read that any token chose."""
+    runs once for each prompt. Of experts a token takes those it chooses, and those are read that any token chose.
+    Weights take `itemsize` bytes each, those of experts another number, if it is given."""
     block = text.prefix_attn
     mixed = expert_layers(text)
     shared = text.n_layers * 4 * text.dim**2 + (text.n_layers - mixed) * 2 * text.dim * text.ff_dim
@@ -45,8 +46,8 @@ def prefill_work(text: TextConfig, ids: int, batch: int, itemsize: int) -> Work:
     attended = block**2 + ids * block + ids * (ids + 1) // 2
     head = text.dim * text.vocab_size
     each = 2 * (shared + active) * (block + ids) + 4 * text.n_layers * text.dim * attended + 2 * head
-    read = shared + head + mixed * experts_read(text, batch * (block + ids)) * expert_weights(text)
-    return Work(float(batch * each), float(itemsize * read))
+    experts = mixed * experts_read(text, batch * (block + ids)) * expert_weights(text)
+    return Work(float(batch * each), float(itemsize * (shared + head) + (expert_itemsize or itemsize) * experts))
 
 
 def encoder_work(vision: VisionConfig, crops: int, itemsize: int) -> Work:

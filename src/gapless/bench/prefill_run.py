@@ -67,7 +67,7 @@ class PrefillBench:
         mine = [tick for tick in ticks if tick.settled and len(tick.settled.rows) == batch]
         launches = [tick.launch for tick in ticks if tick.launched and len(tick.launched.rows) == batch]
         took = 1e3 * statistics.median(tick.busy for tick in mine)
-        work = prefill_work(self.rig.config.text, ids, batch, self.rig.itemsize)
+        work = prefill_work(self.rig.config.text, ids, batch, self.rig.itemsize, self.rig.expert_itemsize)
         positions = self.rig.config.text.prefix_attn + ids
         self.rows.append(
             {

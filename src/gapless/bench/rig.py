@@ -26,6 +26,7 @@ from gapless.constrain.table import Table, build_table
 from gapless.device.base import Device
 from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.templates import Templates
 
 PAGE_SIZE = 16
@@ -89,9 +90,14 @@ class Rig(ABC):
         return self._model.dtype.itemsize
 
     @property
+    def expert_itemsize(self) -> int:
+        """Bytes of an expert's weight, if the model has experts."""
+        return self._model.expert_itemsize if isinstance(self._model, Moondream) else self.itemsize
+
+    @property
     def roofline(self) -> Roofline:
         """What a step must read, and how fast this machine reads."""
-        return Roofline.of(self._config.text, self.itemsize, self.rates.bandwidth)
+        return Roofline.of(self._config.text, self.itemsize, self.rates.bandwidth, self.expert_itemsize)
 
     @property
     def side(self) -> int:

@@ -64,10 +64,11 @@ class Roofline:
     text: TextConfig | None = None
 
     @classmethod
-    def of(cls, text: TextConfig, itemsize: int, bandwidth: float) -> Roofline:
-        """A decoder's whose weights, keys and values take `itemsize` bytes each."""
+    def of(cls, text: TextConfig, itemsize: int, bandwidth: float, expert_itemsize: int | None = None) -> Roofline:
+        """A decoder's whose weights, keys and values take `itemsize` bytes each, but those of experts another number,
+        if it is given."""
         weights, token = decode_weight_bytes(text, itemsize), kv_token_bytes(text, itemsize)
-        return cls(weights, token, bandwidth, itemsize * expert_weights(text), text)
+        return cls(weights, token, bandwidth, (expert_itemsize or itemsize) * expert_weights(text), text)
 
     def step_bytes(self, rows: int, context: float) -> float:
         """Bytes of one step of `rows` rows that attend to `context` positions each, on average."""

@@ -7,36 +7,50 @@ are those of `kernels.grouped`, in the same shapes, so pairs of slot 0 come out 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gapless.kernels import reference
 from gapless.kernels.base import ExpertAdapters
+from gapless.kernels.grouped import of_all
+from gapless.kernels.stacks import Stack
+
+Says = Callable[[Tensor, Stack], Tensor]
+"""What each pair's expert says: [T, k, in] or, the same for all pairs of a token, [T, 1, in] -> [T, k, out]."""
 
 
-def grouped(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters) -> Tensor:
-    """Pairs sorted by expert for each product, and put back in between. x bfloat16."""
+def by_pairs(
+    x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack, adapters: ExpertAdapters, says: Says
+) -> Tensor:
+    """Pair by pair, with any product that can tell them apart."""
+    x = x[:, None]
+    inner = reference.gate(added(says(x, up), x, *adapters.up, chosen, adapters.slots))
+    return reference.mix(added(says(inner, down), inner, *adapters.down, chosen, adapters.slots), weights)
+
+
+def grouped(x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack, adapters: ExpertAdapters) -> Tensor:
+    """Pairs sorted by expert for each product, and put back in between. All bfloat16."""
     experts, order = chosen.flatten().sort(stable=True)
-    ends = torch.searchsorted(experts, torch.arange(up.shape[0], device=x.device), right=True).int()
+    ends = torch.searchsorted(experts, torch.arange(up.count, device=x.device), right=True).int()
 
-    def product(taken: Tensor, matrices: Tensor) -> Tensor:
-        said = F.grouped_mm(taken, matrices.mT, offs=ends)
+    def says(y: Tensor, stack: Stack) -> Tensor:
+        taken = y.flatten(0, 1).index_select(0, order // (chosen.shape[1] // y.shape[1]))
+        said = F.grouped_mm(taken, stack.values.mT, offs=ends)
         return torch.empty_like(said).index_copy_(0, order, said).view(*chosen.shape, -1)
 
-    said = product(x.index_select(0, order // chosen.shape[1]), up)
-    inner = reference.gate(added(said, x[:, None], *adapters.up, chosen, adapters.slots))
-    said = product(inner.flatten(0, 1).index_select(0, order), down)
-    return reference.mix(added(said, inner, *adapters.down, chosen, adapters.slots), weights)
+    return by_pairs(x, weights, chosen, up, down, adapters, says)
 
 
-def for_all(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters) -> Tensor:
+def for_all(x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack, adapters: ExpertAdapters) -> Tensor:
     """Multiply with all; what adapters add is added where it was chosen."""
     place = chosen, torch.arange(x.shape[0], device=x.device)[:, None]
-    said = torch.bmm(x.expand(up.shape[0], -1, -1), up.mT)
+    said = of_all(x[None], up)
     inner = reference.gate(added(said[place], x[:, None], *adapters.up, chosen, adapters.slots))
     whole = reference.gate(said).index_put_(place, inner)
-    said = torch.bmm(whole, down.mT)[place]
+    said = of_all(whole, down)[place]
     return reference.mix(added(said, inner, *adapters.down, chosen, adapters.slots), weights)
 
 

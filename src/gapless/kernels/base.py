@@ -14,6 +14,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from gapless.kernels.stacks import Stack
+
 KEY_BLOCK = 64
 """Page sizes divide it or are multiples of it: the reference attends over key blocks of this size."""
 
@@ -84,15 +86,15 @@ class Kernels(Protocol[P]):
         x: Tensor,
         weights: Tensor,
         chosen: Tensor,
-        up: Tensor,
-        down: Tensor,
+        up: Stack,
+        down: Stack,
         adapters: ExpertAdapters | None = None,
     ) -> Tensor:
         """Sum over each token's experts e of weight * down[e] (gelu_erf(a) * (g + 1)), (a, g) = up[e] x in halves.
 
-        x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I] -> [T, D]. Summed in float32.
-        `adapters` add b[slot, e] (a[slot, e] y) to what either product of expert e says of y, before the halves are
-        taken and before the weight; in float32 a token of slot 0 has the bits that it has without them.
+        x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I], in x's dtype or in FP8 -> [T, D].
+        Summed in float32. `adapters` add b[slot, e] (a[slot, e] y) to what either product of expert e says of y, before
+        the halves are taken and before the weight; in float32 a token of slot 0 has the bits that it has without them.
         """
         ...
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from gapless.kernels import adapted, grouped, reference
 from gapless.kernels.base import ExpertAdapters
+from gapless.kernels.stacks import Stack
 
 ROWS_AT_ONCE = 128
 """Most tokens of a piece with a page table each: it bounds what is gathered."""
@@ -124,12 +125,12 @@ class Graphed:
         x: Tensor,
         weights: Tensor,
         chosen: Tensor,
-        up: Tensor,
-        down: Tensor,
+        up: Stack,
+        down: Stack,
         adapters: ExpertAdapters | None = None,
     ) -> Tensor:
-        """See `Kernels.experts`. Grouped where this set and the dtype have that, else all experts for all tokens."""
-        fits = self.grouped and grouped.fits_grouped(x, down)
+        """See `Kernels.experts`. Grouped where this set and the dtypes have that, else all experts for all tokens."""
+        fits = self.grouped and grouped.fits_grouped(x, up, down)
         if adapters is not None:
             way = adapted.grouped if fits else adapted.for_all
             return way(x, weights, chosen, up, down, adapters)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapless.kernels import reference
+from gapless.kernels.stacks import Stack
 
 ALIGNED = 8
 """A group's rows must be whole 16-byte words: this many bfloat16."""
@@ -29,24 +30,34 @@ def has_grouped(device: torch.device) -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability(device) in HAS_GROUPED
 
 
-def fits_grouped(x: Tensor, down: Tensor) -> bool:
-    """Whether the grouped product takes x [T, D] and down [E, D, I]."""
-    return x.dtype is torch.bfloat16 and not x.shape[-1] % ALIGNED and not down.shape[-1] % ALIGNED
+def fits_grouped(x: Tensor, up: Stack, down: Stack) -> bool:
+    """Whether the grouped product takes x [T, D] and stacks up [E, 2 I, D] and down [E, D, I]."""
+    wide = up.scales is None and down.scales is None
+    return wide and x.dtype is torch.bfloat16 and not any(s.values.shape[-1] % ALIGNED for s in (up, down))
 
 
-def grouped(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Sort, multiply group by group, put back, sum. x bfloat16."""
+def grouped(x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack) -> Tensor:
+    """Sort, multiply group by group, put back, sum. All bfloat16."""
     experts, order = chosen.flatten().sort(stable=True)
-    numbers = torch.arange(up.shape[0], device=x.device)
+    numbers = torch.arange(up.count, device=x.device)
     ends = torch.searchsorted(experts, numbers, right=True).int()
     taken = x.index_select(0, order // chosen.shape[1])
-    said = F.grouped_mm(reference.gate(F.grouped_mm(taken, up.mT, offs=ends)), down.mT, offs=ends)
+    said = F.grouped_mm(reference.gate(F.grouped_mm(taken, up.values.mT, offs=ends)), down.values.mT, offs=ends)
     each = torch.empty_like(said).index_copy_(0, order, said)
     return reference.mix(each.view(*chosen.shape, -1), weights)
 
 
-def for_all(x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+def for_all(x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack) -> Tensor:
     """Multiply with all, pick the chosen, sum."""
-    said = torch.bmm(reference.gate(torch.bmm(x.expand(up.shape[0], -1, -1), up.mT)), down.mT)
+    said = of_all(reference.gate(of_all(x[None], up)), down)
     rows = torch.arange(x.shape[0], device=x.device)
     return reference.mix(said[chosen, rows[:, None]], weights)
+
+
+def of_all(x: Tensor, stack: Stack) -> Tensor:
+    """What every expert's matrix [out, in] says of its own tokens, x [E, T, in], or of the same ones, [1, T, in]
+    -> [E, T, out]. FP8 is widened one expert at a time."""
+    if stack.scales is None:
+        return torch.bmm(x.expand(stack.count, -1, -1), stack.values.mT)
+    own = x.expand(stack.count, -1, -1).unbind()
+    return torch.stack([F.linear(of, stack.wide(expert, x.dtype)) for expert, of in enumerate(own)])

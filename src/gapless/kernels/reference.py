@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
+from gapless.kernels.stacks import Stack
 
 ROWS = 16
 """Rows of every GEMM over tokens; shorter runs are padded with zero rows."""
@@ -116,21 +117,23 @@ def route(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def experts(
-    x: Tensor, weights: Tensor, chosen: Tensor, up: Tensor, down: Tensor, adapters: ExpertAdapters | None = None
+    x: Tensor, weights: Tensor, chosen: Tensor, up: Stack, down: Stack, adapters: ExpertAdapters | None = None
 ) -> Tensor:
     """Sum over each token's experts e of weight * down[e] (gelu_erf(a) * (g + 1)), (a, g) = up[e] x in halves.
 
     x [T, D], weights [T, k], chosen int64 [T, k], up [E, 2 I, D], down [E, D, I] -> [T, D]. An expert takes its
-    tokens in chunks of `ROWS`, and each token's sum runs in the order of its own experts: company does not show.
-    `adapters`: see `kernels.base`.
+    tokens in chunks of `ROWS`, and each token's sum runs in the order of its own experts: company does not show. FP8 is
+    widened expert by expert, to the numbers that widening all of it beforehand would give. `adapters`: see
+    `kernels.base`.
     """
     count, taken = chosen.shape[1], chosen.flatten()
     each = x.new_empty(taken.shape[0], x.shape[1])
     for expert in sorted(set(taken.tolist())):  # on the host: a kernel set for a GPU must not do that
+        matrices = up.wide(expert, x.dtype), down.wide(expert, x.dtype)
         for pairs in (taken == expert).nonzero()[:, 0].split(ROWS):
             tokens = pairs // count
             own = None if adapters is None else _of_one(adapters, expert, tokens)
-            each[pairs] = gated(pad_rows(x[tokens]), up[expert], down[expert], own)[: len(pairs)]
+            each[pairs] = gated(pad_rows(x[tokens]), *matrices, own)[: len(pairs)]
     return mix(each.view(*chosen.shape, -1), weights)
 
 

@@ -17,7 +17,7 @@ from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.identify import identify
 from gapless.models.moondream.model import Moondream
-from gapless.models.moondream.random_weights import NEVER_ENDS, SIZES, random_config, random_tensors
+from gapless.models.moondream.random_weights import NEVER_ENDS, SIZES, has_fp8, random_config, random_tensors
 from gapless.models.moondream.reading import read_weights
 from gapless.weights.folder import TOKENIZER, find_files
 from gapless.weights.hub import ASSETS, BUNDLED, locate
@@ -92,7 +92,7 @@ def random_model(
     if size not in SIZES:
         raise InvalidRequest(f"there is no random model {size!r}; use {' or '.join(SIZES)}.", param="model")
     where, config = _device(device), random_config(size)
-    tensors = random_tensors(config, where, _dtype(device, dtype), seed, end_bias)
+    tensors = random_tensors(config, where, _dtype(device, dtype), seed, end_bias, fp8=has_fp8(size))
     model = Moondream(config, tensors, choose(where, exact))
     return Loaded(model, config, ASSETS / BUNDLED[0] / TOKENIZER, f"{size} (random weights)", config.revision)
 

@@ -1,4 +1,4 @@
-"""How one tensor that a model wants is made of what a file has: as it is, turned, cut out, or dequantised.
+"""How one tensor that a model wants is made of what a file has: as it is, turned, cut out, kept narrow, or dequantised.
 
 In: views of the mapped file. Out: tensors of their own memory on the device, in the dtype computed in. What is large
 goes piece by piece, so the host never holds more than one tensor beside the map. Shapes and dtypes of the parts are
@@ -14,8 +14,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-
-from gapless.weights.stored import FP8
 
 FLOATS = ("F32", "BF16", "F16")
 GROUP = 128
@@ -98,7 +96,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """In the file's own dtype: FP8 weights for kernels that compute with them, and their scales."""
+    """In the file's own dtype: FP8 weights, which kernels widen as they read them, and their scales."""
 
     name: str
     part: Part
@@ -110,27 +108,6 @@ class Kept:
     def make(self, read: Read, dtype: torch.dtype, device: torch.device) -> Tensor:
         """See `Recipe`."""
         return read(self.name).to(device=device, copy=True).contiguous()
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """FP8 experts with a scale for each row: w[e, o, k] = fp8[e, o, k] * scale[e, o]."""
-
-    name: str
-    scale: str
-    shape: Shape
-
-    def parts(self) -> Mapping[str, Part]:
-        """See `Recipe`."""
-        return {self.name: Part(self.shape, (FP8,)), self.scale: scale_part(self.shape)}
-
-    def make(self, read: Read, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """One expert at a time, in float32 on the device."""
-        weight, scale = read(self.name), read(self.scale).to(device=device, dtype=torch.float32)
-        made = torch.empty(self.shape, dtype=dtype, device=device)
-        for expert in range(self.shape[0]):
-            made[expert] = weight[expert].to(device).float().mul_(scale[expert, :, None])
-        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gapless.weights.checkpoint import check_parts
 from gapless.weights.facts import Facts, facts
 from gapless.weights.folder import CONFIG, ModelFolder, find_weights
 from gapless.weights.hub import Located
+from gapless.weights.recipes import Kept
 from gapless.weights.stored import read_headers
 
 
@@ -51,5 +52,7 @@ def inspect(located: Located) -> Inspected:
     planned = plan(headers, wanted)
     parts = {name: part for recipe in planned.recipes.values() for name, part in recipe.parts().items()}
     problems += [*(f"missing {name}" for name in planned.missing), *check_parts(headers, parts)]
-    shapes = [wanted[name] for name in planned.recipes]
-    return Inspected(folder, files.weights, layout_of(headers), config, facts(headers, shapes), tuple(problems))
+    shapes = [wanted[name] for name, recipe in planned.recipes.items() if not isinstance(recipe, Kept)]
+    kept = [recipe.name for recipe in planned.recipes.values() if isinstance(recipe, Kept)]
+    numbers = facts(headers, shapes, [headers[name] for name in kept])
+    return Inspected(folder, files.weights, layout_of(headers), config, numbers, tuple(problems))

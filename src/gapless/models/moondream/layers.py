@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
+from gapless.kernels.stacks import Stack
 from gapless.models.moondream.adapters import LayerAdapters
 
 
@@ -78,20 +79,21 @@ class Mlp:
 class Experts:
     """Gated feed-forwards of which each token takes the `count` likeliest, weighted by the router.
 
-    up [E, 2 inner, D], down [E, D, inner], without biases.
+    up [E, 2 inner, D], down [E, D, inner], without biases, in FP8 if the checkpoint is.
     """
 
     router: Linear
-    up: Tensor
-    down: Tensor
+    up: Stack
+    down: Stack
     count: int
     kernels: Kernels[Any]
 
     @classmethod
     def take(cls, tensors: Mapping[str, Tensor], name: str, count: int, kernels: Kernels[Any]) -> Experts:
-        """Pick `name.router`, `name.fc1.weight` and `name.fc2.weight`."""
+        """Pick `name.router`, and of `name.fc1` and `name.fc2` the `weight` and, if it is FP8, the `scale`."""
         router = Linear.take(tensors, f"{name}.router", kernels)
-        return cls(router, tensors[f"{name}.fc1.weight"], tensors[f"{name}.fc2.weight"], count, kernels)
+        up, down = (Stack(tensors[f"{name}.{fc}.weight"], tensors.get(f"{name}.{fc}.scale")) for fc in ("fc1", "fc2"))
+        return cls(router, up, down, count, kernels)
 
     def __call__(self, x: Tensor, lora: LayerAdapters | None = None) -> Tensor:
         """[T, D] -> [T, D]."""

@@ -12,7 +12,7 @@ from math import prod
 
 from gapless.models.moondream.names import canonical
 from gapless.models.moondream.weights_map import OPTIONAL, Shapes
-from gapless.weights.recipes import GROUP, Kept, Nibbles, Part, Plain, Recipe, Rows, Scaled, Turned, scale_part
+from gapless.weights.recipes import GROUP, Kept, Nibbles, Part, Plain, Recipe, Rows, Turned, scale_part
 from gapless.weights.stored import FP8, Header
 
 
@@ -20,20 +20,18 @@ from gapless.weights.stored import FP8, Header
 class Plan:
     """What is made of what. `missing`: tensors of the model that nothing in the files is like, with their shapes.
 
-    `scaled`: whether there are FP8 weights; `packed`: whether there are int4 weights.
+    `packed`: whether there are int4 weights.
     """
 
     recipes: Mapping[str, Recipe]
     missing: tuple[str, ...]
-    scaled: bool
     packed: bool
 
 
-def plan(headers: Mapping[str, Header], wanted: Shapes, *, keep_fp8: bool = False) -> Plan:
+def plan(headers: Mapping[str, Header], wanted: Shapes) -> Plan:
     """Choose a recipe for each tensor of `wanted` (those of `OPTIONAL` only if the files have them).
 
-    `keep_fp8`: FP8 experts come as they are, their scales beside them under `fc1.scale` and `fc2.scale`, float32
-    [experts, rows]; else they are dequantised.
+    FP8 experts come as they are, their scales beside them under `fc1.scale` and `fc2.scale`, float32 [experts, rows].
     """
     found: dict[str, str] = {}
     for name in headers:
@@ -41,21 +39,21 @@ def plan(headers: Mapping[str, Header], wanted: Shapes, *, keep_fp8: bool = Fals
     recipes: dict[str, Recipe] = {}
     missing = []
     for name, shape in wanted.items():
-        made = _recipes(name, shape, found, headers, keep_fp8)
+        made = _recipes(name, shape, found, headers)
         recipes |= made
         if not made and not (name in OPTIONAL and found.keys().isdisjoint(OPTIONAL)):
             missing.append(f"{name} {list(shape)}")
-    kinds = {type(recipe) for recipe in recipes.values()}
-    return Plan(recipes, tuple(sorted(missing)), bool(kinds & {Scaled, Kept}), Nibbles in kinds)
+    packed = any(isinstance(recipe, Nibbles) for recipe in recipes.values())
+    return Plan(recipes, tuple(sorted(missing)), packed)
 
 
 def _recipes(
-    name: str, shape: tuple[int, ...], found: Mapping[str, str], headers: Mapping[str, Header], keep_fp8: bool
+    name: str, shape: tuple[int, ...], found: Mapping[str, str], headers: Mapping[str, Header]
 ) -> dict[str, Recipe]:
-    """How to make one tensor of the model, and its scales if they are to be kept. Empty if nothing is like it."""
+    """How to make one tensor of the model, and its scales if it has any. Empty if nothing is like it."""
     stem, _, part = name.rpartition(".")
     if name in found:
-        return _direct(name, shape, found, headers[found[name]].dtype, keep_fp8)
+        return _direct(name, shape, found, headers[found[name]].dtype)
     if f"{name}.turned" in found:
         return {name: Turned(found[f"{name}.turned"], shape)}
     if f"{stem}.wqwv" in found and part in ("wq", "wv"):
@@ -65,13 +63,9 @@ def _recipes(
     return {}
 
 
-def _direct(
-    name: str, shape: tuple[int, ...], found: Mapping[str, str], dtype: str, keep_fp8: bool
-) -> dict[str, Recipe]:
+def _direct(name: str, shape: tuple[int, ...], found: Mapping[str, str], dtype: str) -> dict[str, Recipe]:
     """A tensor that the files have as the model wants it, unless it is FP8 with scales beside it."""
     scale = name.removesuffix(".weight") + ".scale"
     if dtype != FP8 or scale not in found:
         return {name: Plain(found[name], shape)}
-    if not keep_fp8:
-        return {name: Scaled(found[name], found[scale], shape)}
     return {name: Kept(found[name], Part(shape, (FP8,))), scale: Kept(found[scale], scale_part(shape))}

@@ -19,6 +19,7 @@ from gapless.models.base import KVCache, RowAdapters
 from gapless.models.moondream.adapters import Layout, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.layers import Experts
 from gapless.models.moondream.region import Region
 from gapless.models.moondream.text import Adapted, TextDecoder
 from gapless.models.moondream.vision import VisionTower
@@ -40,6 +41,12 @@ class Moondream:
         self.max_context = config.text.max_context
         self.device = self.text.wte.device
         self.dtype = self.text.wte.dtype
+
+    @property
+    def expert_itemsize(self) -> int:
+        """Bytes of an expert's weight: 1 in FP8. Without experts what any weight takes."""
+        stacks = (block.mlp.up for block in self.text.blocks if isinstance(block.mlp, Experts))
+        return next((stack.values.itemsize for stack in stacks), self.dtype.itemsize)
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers."""

@@ -14,26 +14,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.kernels.stacks import FP8
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.weights_map import tensor_shapes
 
 NEVER_ENDS = -100.0
 """An `end_bias` with which no answer ends by itself; 0 makes the end an id like any other."""
 
-SIZES = ("moondream-2", "moondream-3", "small", "small-3")
+SIZES = ("moondream-2", "moondream-3", "moondream-3.1", "small", "small-3", "small-3.1")
 """Dimensions by name: the published models', and ones of either generation that a laptop's CPU runs in no time."""
 
 
 def random_config(size: str) -> MoondreamConfig:
     """The config of one of `SIZES`. Raises `KeyError` for another."""
     third = {"model_type": "moondream3"}
-    return read_config({"moondream-2": {}, "moondream-3": third, "small": _SMALL, "small-3": _SMALL_3}[size])
+    published = {"moondream-2": {}, "moondream-3": third, "moondream-3.1": third}
+    return read_config((published | {"small": _SMALL, "small-3": _SMALL_3, "small-3.1": _SMALL_3})[size])
+
+
+def has_fp8(size: str) -> bool:
+    """Whether the experts of this one of `SIZES` are FP8."""
+    return size.endswith("-3.1")
 
 
 def random_tensors(
-    config: MoondreamConfig, device: torch.device, dtype: torch.dtype, seed: int = 0, end_bias: float = NEVER_ENDS
+    config: MoondreamConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int = 0,
+    end_bias: float = NEVER_ENDS,
+    *,
+    fp8: bool = False,
 ) -> dict[str, Tensor]:
-    """Every tensor of the model, drawn on `device` in `dtype`."""
+    """Every tensor of the model, drawn on `device` in `dtype`; with `fp8` experts then rounded to FP8, with scales."""
     generator = torch.Generator(device).manual_seed(seed)
     tensors = {}
     for name, shape in tensor_shapes(config).items():
@@ -44,8 +57,18 @@ def random_tensors(
             tensors[name] = tensor.fill_(1.0)
         else:
             tensors[name] = tensor.normal_(0.0, _scale(name, shape, config), generator=generator)
+        if fp8 and ".mlp.fc" in name and len(shape) == 3:
+            tensors[name], tensors[name.replace(".weight", ".scale")] = _narrowed(tensor)
     tensors["text.lm_head.bias"][config.tokenizer.eos_id] = end_bias
     return tensors
+
+
+def _narrowed(stack: Tensor) -> tuple[Tensor, Tensor]:
+    """Experts [E, out, in] in FP8, and their scales float32 [E, out]: each row's largest becomes FP8's largest."""
+    narrow, scales = torch.empty_like(stack, dtype=FP8), stack.abs().amax(-1).float() / torch.finfo(FP8).max
+    for expert, own in enumerate(stack):
+        narrow[expert] = (own.float() / scales[expert, :, None]).to(FP8)
+    return narrow, scales
 
 
 def _scale(name: str, shape: tuple[int, ...], config: MoondreamConfig) -> float:

@@ -29,19 +29,12 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device,
     *,
-    keep_fp8: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Tensor]:
-    """Read them, converted to `dtype`. `keep_fp8` as in `layouts.plan`. Raises `InvalidCheckpoint`."""
+    """Read them, converted to `dtype`; FP8 experts stay, their scales beside them. Raises `InvalidCheckpoint`."""
     with open_files(files) as stored:
-        planned = plan(stored.headers, tensor_shapes(config), keep_fp8=keep_fp8)
+        planned = plan(stored.headers, tensor_shapes(config))
         tensors = read_tensors(stored, planned.recipes, dtype, device, planned.missing, progress)
-    if planned.scaled and not keep_fp8:
-        _log.warning(
-            "The experts are FP8 in the files and are computed in %s: they take %d times the memory.",
-            str(dtype).removeprefix("torch."),
-            dtype.itemsize,
-        )
     if planned.packed:
         _log.warning("The weights are int4 in the files and are computed in %s.", str(dtype).removeprefix("torch."))
     return tensors
