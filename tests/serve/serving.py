@@ -79,6 +79,13 @@ class Served:
         connection.request("POST", "/v1/query", json.dumps(body), HEADERS)
         return connection
 
+    def begin_half(self, body: object) -> http.client.HTTPConnection:
+        """A request whose body stops in its middle."""
+        data = json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.request("POST", "/v1/query", data[:-5], HEADERS | {"Content-Length": str(len(data))})
+        return connection
+
     def until_held(self, requests: int) -> None:
         end = time.monotonic() + PATIENCE
         while (held := json.loads(self.ask("GET", "/health")[1])["requests"]) != requests:

@@ -130,11 +130,15 @@ def test_s_shu_02_what_outlasts_the_drain_is_ended_and_told(endless_folder, tmp_
         server.said("curl http://")
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as silent:
             silent.sendall(b"POST /v1/query HTTP/1.1\r\nHost: a\r\n")  # never finishes its headers
+            half = server.begin_half(LONG)
             running = server.begin(LONG)
-            server.until_held(1)
+            server.until_held(2)
             assert server.end() == 0
-            response = running.getresponse()
-            assert response.status == 503 and b"stopped before" in response.read()
+            for one in (running, half):
+                response = one.getresponse()
+                said = json.loads(response.read())
+                assert response.status == 503 and "stopped before" in said["error"]["message"] and said["request_id"]
+        assert "Traceback" not in server.log.read_text()
     finally:
         server.process.kill()
 

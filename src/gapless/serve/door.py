@@ -7,6 +7,7 @@ the last byte is sent; an exception becomes an error of one shape, and its text 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -22,7 +23,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gapless.serve.errors import DoorError, Unauthorized, encoded, error_response, told
+from gapless.serve.errors import DoorError, NotServing, Unauthorized, encoded, error_response, told
 from gapless.serve.health import HEALTH
 from gapless.serve.limits import Gate, Places, RateLimit
 from gapless.serve.metrics import Visits
@@ -119,6 +120,12 @@ class Door:
         except Exception as error:
             scope["state"].setdefault("error", error)
             await self._failed(visit, error, scope, receive, noted)
+        except (
+            asyncio.CancelledError
+        ):  # by the server at its end, by nobody else: what has not arrived, or is not taken
+            stopped = NotServing("the server stopped before this request was over; ask again, or ask another server")
+            scope["state"].setdefault("error", stopped)
+            await self._failed(visit, stopped, scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", None)
             self._over(visit, route, scope["state"].get("error"))
