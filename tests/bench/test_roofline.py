@@ -42,8 +42,9 @@ def test_weight_bytes_with_experts_are_those_of_the_tensors_a_step_reads() -> No
 
 
 def test_moondream_3_by_hand() -> None:
-    """24 layers of 16.78 M attention and 0.39 M tau, 4 of 33.55 M feed-forward, 20 routers of 0.13 M, a head of 104.9 M:
-    654 M. With 8 of 64 experts of 6.29 M in 20 layers: 1.66 G for one row, the published 1.766 G less the word table.
+    """24 layers of 16.78 M attention and 0.39 M tau, 4 of 33.55 M feed-forward, 20 routers of 0.13 M, a head of
+    104.9 M: 654 M. With 8 of 64 experts of 6.29 M in 20 layers: 1.66 G for one row, the published 1.766 G less
+    the word table.
     """
     text = REVISIONS["moondream3"].text
     roofline = Roofline.of(text, 2, 1e12)
