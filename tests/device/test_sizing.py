@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 
 from gapless.config import EngineConfig
-from gapless.device.graphs import buckets_for, widths_for
+from gapless.device.graphs import FORWARDS, buckets_for, widths_for
 from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, machine_memory
 from gapless.errors import InvalidRequest, NotEnoughMemory
 
@@ -142,5 +143,24 @@ def test_buckets_and_widths():
     assert buckets_for(9) == (1, 2, 4, 8, 16)
     assert buckets_for(64)[-2:] == (48, 64)
     assert buckets_for(130)[-3:] == (96, 128, 160)
-    assert widths_for(2048, 16) == (64, 128)
-    assert widths_for(1000, 16) == (63,)
+    assert widths_for(2048, 16, 9) == (64, 128)
+    assert widths_for(1000, 16, 9) == (63,)
+    assert widths_for(4096, 16, 9) == (64, 128, 256)
+    assert widths_for(5000, 16, 9) == (64, 128, 256, 313)
+    assert widths_for(32768, 16, 9) == (64, 128, 256, 512, 1024, 2048)
+    assert widths_for(32768, 16, 11) == (64, 256, 1024, 2048)
+    assert widths_for(32768, 16, 18) == (64, 512, 2048)
+    assert widths_for(32768, 16, 100) == (64, 2048)
+
+
+@pytest.mark.parametrize("adapted", [1, 2])
+@pytest.mark.parametrize("rows", [1, 7, 16, 64, 128, 250])
+@pytest.mark.parametrize("context", [100, 1024, 1025, 2048, 4096, 10_000, 32768])
+def test_forwards_are_bounded_and_every_width_is_of_use(context, rows, adapted):
+    batches = adapted * len(buckets_for(rows))
+    widths = widths_for(context, 16, batches)
+    assert len(widths) <= 2 or len(widths) * batches <= FORWARDS
+    assert widths[-1] == -(-context // 16) and list(widths) == sorted(set(widths))
+    ratios = {b // a for a, b in pairwise(widths[:-1])}
+    assert len(ratios) <= 1, "a geometric row"
+    assert batches > 10 or all(b <= 2 * a for a, b in pairwise(widths))

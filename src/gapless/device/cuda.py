@@ -134,10 +134,8 @@ class CudaDevice:
 
     def _decode(self, step: Step, bucket: int) -> None:
         rows = [ref.row for ref in step.rows]
-        reach = self._reach[rows] + 1
-        self._reach[rows] = reach
-        width = self.graphs.width(-(-int(reach.max()) // self._limits.page_size))
-        self.graphs.forward(bucket, width, self._needs.adapted(rows))
+        self._reach[rows] += 1
+        self.graphs.forward(bucket, self._width(rows), self._needs.adapted(rows))
         if self._poison:
             self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 
@@ -152,8 +150,13 @@ class CudaDevice:
         self._prompts[: ends[-1]].copy_(slot.prompts[: ends[-1]], non_blocking=True)
         for place, (prefill, start, end) in enumerate(zip(step.prefills, [0, *ends], ends, strict=False)):
             pictures = [self._picture(step, picture) for picture in pictures_of(prefill)]
-            self.program.prompt(place, prefill, Prompt.of(prefill, self._prompts[start:end]), pictures)
+            own = Prompt.of(prefill, self._prompts[start:end])
+            self.program.prompt(place, prefill, own, pictures, self._width([prefill.start.ref.row]))
         self.program.head(bucket)
+
+    def _width(self, rows: list[int]) -> int:
+        """How much of their page tables a forward of these rows is given."""
+        return self.graphs.width(-(-int(self._reach[rows].max()) // self._limits.page_size))
 
     def _picture(self, step: Step, picture: Picture) -> torch.Tensor:
         """Upload a picture's crops and encode them; their room in the arena is free when the tower has run."""

@@ -75,7 +75,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         slots = [Slot(runtime, layout, limits) for _ in range(limits.depth)]
         prompts = torch.zeros(len(slots[0].prompts), dtype=torch.int64, device=runtime.device)
         lanes, arena = Lanes(runtime, limits), Arena(runtime, cuda.arena_bytes)
-    widths = widths_for(limits.max_context, limits.page_size)
+    widths = widths_for(limits.max_context, limits.page_size, len(buckets) * (2 if program.adapters else 1))
     if cuda.buckets is not None and len(cuda.buckets) == 1:
         widths = widths[-1:]
     graphs = Graphs(runtime, program, buckets, widths, cuda.graphs)
@@ -94,7 +94,9 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
 
 
 def full_step(program: Program, layout: Layout) -> None:
-    """One decode step of all rows, padding all of them, with every kind of tail: the most a step can hold."""
+    """A part of a prompt as large as any, and a decode step of all rows, padding all of them, with every kind of tail:
+    the most that is held at once."""
+    program.widest_prompt()
     program.forward(layout.rows, layout.max_pages, program.adapters is not None)
     for kind in (*KINDS, MASKED):
         program.tail(layout.rows, kind)

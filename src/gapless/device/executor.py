@@ -78,8 +78,9 @@ class Executor:
                 self.program.load_adapter(prefill)
             for i, (prefill, (words, crops)) in enumerate(zip(step.prefills, work.prompts, strict=True)):
                 pairs = zip(crops, pictures_of(prefill), strict=True)
-                pictures = [self.program.encode(torch.from_numpy(own), of.tiling) for own, of in pairs]
-                self.program.prompt(i, prefill, Prompt.of(prefill, torch.from_numpy(words)), pictures)
+                pictures = [self.program.encode(torch.from_numpy(crop), of.tiling) for crop, of in pairs]
+                own = Prompt.of(prefill, torch.from_numpy(words))
+                self.program.prompt(i, prefill, own, pictures, self._layout.max_pages)
             self.program.head(count)
         else:
             if self._rehearse:

@@ -24,6 +24,8 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 COARSE = 32
 NARROW = 1024
 """Page tables of longer contexts are also captured this narrow (in positions): most answers end within."""
+FORWARDS = 64
+"""About how many forwards are captured at most: widths are the fewer the more batch sizes there are."""
 
 Part = Callable[[], None]
 
@@ -43,10 +45,25 @@ def buckets_for(rows: int) -> tuple[int, ...]:
     return tuple(b for i, b in enumerate(known) if i == 0 or known[i - 1] < rows)
 
 
-def widths_for(max_context: int, page_size: int) -> tuple[int, ...]:
-    """Widths of page tables in entries, ascending; the last one holds the longest context."""
+def widths_for(max_context: int, page_size: int, batches: int) -> tuple[int, ...]:
+    """Widths of page tables in entries, ascending; the last one holds the longest context.
+
+    From `NARROW` positions on each is a power of two times the one before: twice, or as much as it takes for `FORWARDS`
+    forwards of `batches` batch sizes (with and without adapters count as two), but two widths there are in any case.
+    """
     full, narrow = -(-max_context // page_size), -(-NARROW // page_size)
-    return (narrow, full) if narrow < full else (full,)
+    widths, step = _powers(narrow, full, 2), 4
+    while len(widths) > max(2, FORWARDS // batches):
+        widths, step = _powers(narrow, full, step), 2 * step
+    return widths
+
+
+def _powers(narrow: int, full: int, step: int) -> tuple[int, ...]:
+    widths = []
+    while narrow < full:
+        widths.append(narrow)
+        narrow *= step
+    return (*widths, full)
 
 
 class Graphs:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gapless.constrain.table import Table
-from gapless.device.packet import Count, Inbox, Layout
+from gapless.device.packet import PAD_ROW, Count, Inbox, Layout
 from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
@@ -30,6 +30,9 @@ from gapless.records import POISON, DeviceLimits, Prefill
 
 Adapted = tuple[()] | tuple[RowAdapters]
 """A model's last argument: left out where nobody has an adapter."""
+
+PROMPT_SCORES = 2**21
+"""Ids times positions of their page table that are fed at once: for 32 heads it bounds scores to 256 MiB."""
 
 
 class Program:
@@ -96,11 +99,11 @@ class Program:
         """A picture's crops, uint8 on the device -> its embeddings [prefix - 1, dim]."""
         return self.model.encode_picture(crops, tiling)
 
-    def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor]) -> None:
+    def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor], columns: int) -> None:
         """Compute a sequence's picture block if it has one to compute, then feed its ids and insets -> hidden at
-        `place`. `pictures`: embeddings of `pictures_of(prefill)`."""
+        `place`. `pictures`: embeddings of `pictures_of(prefill)`; `columns`: see `forward`."""
         row, insets = prefill.start.ref.row, list(pictures)
-        table, own = self.rows.pages[row], self._own_adapter(prefill)
+        table, own = self.rows.pages[row, :columns], self._own_adapter(prefill)
         if prefill.picture is not None:
             self.model.prefill_prefix(insets.pop(0), self.cache, prompt.prefix_pages, *own)
         if prefill.tail is not None:
@@ -111,7 +114,19 @@ class Program:
                 self._text(prompt, slice(fed, inset.at), table, own)
             self.model.prefill_inset(picture, prefill.position + inset.at, self.cache, table, *own)
             fed = inset.at + len(picture)
-        self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)[-1]
+        self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)
+
+    def widest_prompt(self) -> None:
+        """Feed the padding row as much at once as any prompt is, over the widest page table: to see what it takes."""
+        table, device = self.rows.pages[PAD_ROW], self.model.device
+        count = min(self._at_once(table), self.model.max_context)
+        ids = torch.zeros(count, dtype=torch.int64, device=device)
+        positions, values = torch.arange(count, device=device), torch.full((count, 2), float(POISON), device=device)
+        self._text(Prompt(ids, positions, values, ids[:0]), slice(0, None), table, ())
+
+    def _at_once(self, table: Tensor) -> int:
+        """How many ids are fed at once over a page table [n]."""
+        return max(1, PROMPT_SCORES // (table.shape[0] * self.cache.page_size))
 
     def _own_adapter(self, prefill: Prefill) -> Adapted:
         """The adapter of a sequence, if it has one, as the model is given it for all its tokens."""
@@ -124,8 +139,10 @@ class Program:
         return (RowAdapters(self.adapters, slots),)
 
     def _text(self, prompt: Prompt, part: slice, table: Tensor, own: Adapted) -> Tensor:
-        """Feed a part of a prompt's ids, not empty -> hidden [T, dim]."""
-        return self._forward(Feed(prompt.ids[part], prompt.values[part], prompt.positions[part], table[None]), own)
+        """Feed a part of a prompt's ids, not empty -> hidden of the last one [dim]."""
+        whole = (t[part] for t in (prompt.ids, prompt.values, prompt.positions))
+        fed = zip(*(torch.split(t, self._at_once(table)) for t in whole), strict=True)
+        return [self._forward(Feed(ids, vs, at, table[None]), own)[-1] for ids, vs, at in fed][-1]
 
     def tail(self, count: int, kind: TailKind) -> None:
         """Do what is asked of the first `count` rows of the inbox."""
