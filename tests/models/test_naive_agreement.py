@@ -6,6 +6,8 @@ Answers come from the engine at depth 2 over the rehearsing CPU device, all prog
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from tests.fakes.refereed import Refereed
 from tests.fakes.scene import Entry, Stage
 from tests.fakes.sim_clock import SimClock
-from tests.models.naive_moondream import COORD, END, SIZE, Naive, Row
+from tests.models.naive_moondream import ANSWER, COORD, END, SIZE, Naive, Row
 from torch import Tensor
 
 from gapless.config import EngineConfig, HostDeviceConfig
@@ -33,6 +35,7 @@ from gapless.models.moondream.weights_map import OPTIONAL, tensor_shapes
 from gapless.records import Inset, Picture, Prompt, Request, Sampling, Token
 from gapless.skills.base import SkillContext
 from gapless.skills.gaze import gaze
+from gapless.skills.query import query
 
 TOLERANCE = 5e-6
 VOCAB = 40
@@ -236,6 +239,66 @@ class Letters:
 
     def fewest(self, text: str) -> int:
         return len(text)
+
+    def piece(self, id: int) -> bytes:
+        return bytes([65 + id]) if id > 9 else b""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return b"".join(self.piece(id) for id in ids).decode()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["cut off", "ends"])
+@pytest.mark.parametrize("revision", ["2025-06-21", "moondream3"])
+@settings(settled, max_examples=2)
+@given(st.data(), SEEDS)
+def test_reasonings(revision: str, ends: bool, data: st.DataObject, seed: int) -> None:
+    """Thoughts that point, with references in the question; `max_tokens` for the thoughts, and again for the answer.
+
+    Thoughts that are cut off are followed by the answer id all the same. The result is told apart by hand.
+    """
+    raw = data.draw(configs(data.draw(st.sampled_from(TAUS)), revision))
+    tensors = drawn(raw, seed, False)
+    tensors["text.lm_head.bias"][[COORD, 7, 9]] += torch.tensor([3.0 if ends else 7.0, 2.0, 2.0])
+    tensors["text.lm_head.bias"][[END, SIZE]] -= 1.0
+    tensors["text.lm_head.bias"][ANSWER] += 5.0 if ends else -50.0
+    m = Moondream(read_config(copy.deepcopy(raw)), tensors)
+    naive = Naive(raw, {name: t.numpy() for name, t in tensors.items()})
+    context = SkillContext(Templates.of(m.config), Letters(), m.prefix, m.max_context, revision)  # type: ignore[arg-type]
+    refs = [[0.25, 0.5], [0.125, 0.25, 0.625, 0.75]]
+    settings_ = {"temperature": 0, "max_tokens": 9}
+    ask = query(context, picture_of(raw, seed), "Is it?", reasoning=True, spatial_refs=refs, settings=settings_)
+    rows = rows_of(naive, ask.prompt)[m.prefix :]
+    places = [(0.25,), (0.5,), (0.375,), (0.5,), (0.5, 0.5)]
+    last = (4,) if revision == "moondream3" else (3, 4)
+    words = [naive.word(i) for i in (1, 30, 2)], [naive.word(i) for i in (*Letters().encode("Is it?"), *last)]
+    right = [*words[0], *(naive.place(*p) for p in places), *words[1]]
+    assert len(rows) == len(right) and all(np.array_equal(a.x, b.x) for a, b in zip(rows, right, strict=True))
+    (tokens,) = answered(m, naive, [Request(1, ask.prompt, ask.program, ask.sampling)])
+    thoughts = [t.id for t in tokens].index(ANSWER)
+    assert thoughts == 9 or (ends and thoughts < 9)
+    assert thoughts < len(tokens) - 1 and len(tokens) - 1 - thoughts <= 9
+    ask.reader.feed(tokens)
+    ask.reader.finish()
+    said = [t.id for t in tokens[thoughts + 1 :]]
+    reasoning = told_apart(tokens[:thoughts])
+    assert ask.reader.result() == {"answer": Letters().decode(said), "reasoning": reasoning}
+    assert ends or reasoning["grounding"]
+
+
+def told_apart(tokens: Sequence[Token]) -> dict[str, Any]:
+    """A reasoning from its tokens, with an index for each token's stretch."""
+    starts = list(itertools.accumulate(t.id in (7, 9) for t in tokens))
+    text = "".join(Letters().decode([t.id]) for t in tokens)
+    grounding = []
+    for stretch in sorted(set(starts)):
+        inside = [t for t, own in zip(tokens, starts, strict=True) if own == stretch]
+        before = sum(t.id > 9 for t, own in zip(tokens, starts, strict=True) if own < stretch)
+        values = [t.values[0] for t in inside if t.id == COORD]
+        points = [[values[i], values[i + 1]] for i in range(0, len(values) - 1, 2)]
+        if points:
+            end = before + sum(t.id > 9 for t in inside)
+            grounding.append({"start_idx": before, "end_idx": end, "points": points})
+    return {"text": text, "grounding": grounding}
 
 
 @pytest.mark.parametrize("revision", ["2025-06-21", "moondream3"])
