@@ -54,5 +54,5 @@ def test_narrow_page_tables_hold_every_position(depth, monkeypatch):
         monkeypatch.setattr(graphs, "forward", counted)
         judge_all(stage.play(entries), expected(SPEC, entries), entries)
         device.audit()
-        assert sorted(used) == [8, 16] and min(used.values()) > 5
+        assert {8, 16} <= set(used) <= {8, 16, 32} and min(used[8], used[16]) > 5
         assert device.referee.tally.resumed > 0
