@@ -130,3 +130,20 @@ def test_a_step_that_should_bring_an_adapter_and_fails_leaves_nobody_with_it(dep
             judge(heard[entry.request.id], right[entry.request.id], (RequestFailed,))
         assert sum(h.finish.error is None for h in heard.values()) >= 4
         refereed.audit()
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_a_block_computed_with_an_adapter_that_never_came_is_shared_with_nobody(depth):
+    """The step that should bring the adapter fails; a row of a later step has computed its picture's block with what
+    was in the slot, and is not back yet when another request on the same picture and adapter is admitted."""
+    a = ADAPTERS[0]
+    for arrives in range(1, 8):
+        entries = [Entry(replace(ask(1, max_tokens=9), adapter=a)), Entry(shown(2, a, max_tokens=9), arrives=1)]
+        entries += [Entry(shown(3, a, max_tokens=9), arrives=arrives)]
+        faults = (Fault("device", 0, StepFailed("an injected fault")),)
+        with stage_on("sim", depth, 2, faults=faults) as (stage, refereed):
+            heard, right = stage.play(entries), expected(SPEC, entries)
+            assert isinstance(heard[1].finish.error, RequestFailed)
+            for number in (2, 3):
+                judge(heard[number], right[number])
+            refereed.audit()

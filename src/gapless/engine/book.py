@@ -151,7 +151,7 @@ class Book:
 
     def _touched(self, rows: tuple[RowRef, ...]) -> list[Running]:
         """The sequences on `rows`, those that share a block which one of them was to compute, and those with an adapter
-        which one of them was to bring; both are withdrawn."""
+        which one of them was to bring; all of these blocks and adapters are withdrawn."""
         refs = set(rows)
         for ref in rows:
             seq = self._roster.get(ref)
@@ -160,7 +160,11 @@ class Book:
                 refs |= seq.entry.holders
             if seq is not None and seq.adapter is not None and seq.brings:
                 self._admission.withdraw_adapter(seq.adapter)
-                refs |= {other.ref for other in self._roster.by_age() if other.adapter is seq.adapter}
+                for other in self._roster.by_age():
+                    if other.adapter is seq.adapter:
+                        refs.add(other.ref)
+                        if other.entry is not None:  # computed with what was in the slot before
+                            self._admission.withdraw(other.entry)
         return [seq for seq in self._roster.by_age() if seq.ref in refs]
 
     def leaving(self, ref: RowRef) -> bool:
