@@ -60,7 +60,8 @@ def added(y: Tensor, x: Tensor, a: Tensor, b: Tensor, chosen: Tensor, slots: Ten
     y [T, k, out], x [T, k, in] or, the same for all pairs of a token, [T, 1, in], a [slots, E, rank, in],
     b [slots, E, out, rank], chosen int64 [T, k], slots int64 [T], or [1] for all T -> [T, k, out].
     """
-    delta = _of_one_slot(x, a, b, chosen, slots) if slots.shape[0] == 1 else _of_own_slots(x, a, b, chosen, slots)
+    one = slots.shape[0] == 1 and chosen.numel() >= a.shape[1]  # fewer pairs than experts read less by themselves
+    delta = _of_one_slot(x, a, b, chosen, slots) if one else _of_own_slots(x, a, b, chosen, slots)
     return torch.where((slots != 0)[:, None, None], y + delta, y)
 
 
@@ -75,7 +76,8 @@ def _of_one_slot(x: Tensor, a: Tensor, b: Tensor, chosen: Tensor, slots: Tensor)
 
 
 def _of_own_slots(x: Tensor, a: Tensor, b: Tensor, chosen: Tensor, slots: Tensor) -> Tensor:
-    """Few pairs, any adapters: each pair's matrices are gathered, and no pair shows in another, in any dtype."""
+    """Few pairs, any adapters: each pair's matrices are gathered, and no pair shows in another, in any dtype. One slot
+    for all will do."""
     mine = slots[:, None], chosen
     columns = x.expand(*chosen.shape, -1).flatten(0, 1)[..., None]
     return torch.bmm(b[mine].flatten(0, 1), torch.bmm(a[mine].flatten(0, 1), columns)).view(*chosen.shape, -1)
