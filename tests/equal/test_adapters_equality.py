@@ -16,7 +16,7 @@ from tests.fakes.scene import Entry, ask, expected, limits_of, mix_of_requests, 
 from tests.fakes.sim_device import Fault
 from tests.fakes.verdict import judge, judge_all
 
-from gapless.errors import RequestFailed, StepFailed
+from gapless.errors import InvalidRequest, RequestFailed, StepFailed
 from gapless.records import Adapter
 
 SPEC = HashSpec()
@@ -97,6 +97,28 @@ def test_a_new_version_serves_no_old_block_and_running_rows_keep_theirs():
     with stage_on("sim", 2, 2) as (stage, refereed):
         judge_all(stage.play(entries), expected(SPEC, entries), entries)
         assert refereed.referee.tally.shared_blocks == 0 and refereed.referee.tally.adapters == 2
+
+
+def test_without_slots_a_request_with_an_adapter_is_refused_alone():
+    entries = [Entry(replace(ask(1), adapter=ADAPTERS[0])), Entry(ask(2))]
+    with stage_on("sim", 2, 0) as (stage, refereed):
+        heard = stage.play(entries)
+        assert isinstance(heard[1].finish.error, InvalidRequest)
+        assert "the adapter a1 has no slot to go to; load the model with max_adapters" in str(heard[1].finish.error)
+        judge(heard[2], expected(SPEC, entries)[2])
+        refereed.audit()
+
+
+def test_who_must_be_prefilled_alone_is_so_behind_one_that_waits_for_a_slot_too():
+    with stage_on("sim", 2, 1) as (stage, _):
+        engine = stage.engine
+        engine.adapters.lease(ADAPTERS[1])
+        for request in (replace(ask(1), adapter=ADAPTERS[0]), ask(2), ask(3), ask(4)):
+            stage.mailbox.submit(request)
+        engine.book.take_mail(stage.mailbox.take(8), 0.0)
+        engine.admission.waiting[2].history.alone = True
+        steps = [[seq.history.request.id for seq, _ in engine.admission.admit(4, 0.0)] for _ in range(3)]
+    assert steps == [[2], [3], [4]]
 
 
 def test_only_requests_without_adapter_pass_one_that_waits_for_a_slot():

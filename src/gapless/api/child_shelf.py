@@ -32,6 +32,8 @@ class ChildShelf:
     def discard(self, key: str) -> None:
         """No request that follows has it."""
         self._adapters.pop(key, None)
+        if self._shelf is not None:
+            self._shelf.forget(key)
 
     def begin(self, order: wire.Shelve) -> None:
         """Read a file beside the loop."""

@@ -86,6 +86,13 @@ class Shelf:
         if self._adapters.pop(name, None) is None:
             raise unknown_adapter(name, self.names())
 
+    def forget(self, key: str) -> None:
+        """Let go of the adapter of this key, if it still is the one of its name."""
+        name = key.rpartition("@")[0]
+        kept = self._adapters.get(name)
+        if kept is not None and kept.key == key:
+            del self._adapters[name]
+
     def get(self, name: str) -> Adapter:
         """Raises `InvalidRequest` for a name that is not there."""
         adapter = self._adapters.get(name)
