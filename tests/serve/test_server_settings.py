@@ -12,11 +12,12 @@ import pytest
 
 import gapless
 from gapless.cli.main import main
+from gapless.cli.serve import serve
 from gapless.config import ImageLimits, Opening
 from gapless.errors import InvalidRequest
 from gapless.serve.limits import RequestLimits
-from gapless.serve.process import load_model
-from gapless.serve.settings import ServerSettings, read_settings
+from gapless.serve.process import is_local, load_model, reached_here
+from gapless.serve.settings import ServerSettings, read_settings, unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,19 +103,85 @@ def test_keys_come_from_the_environment_and_a_file(tmp_path, monkeypatch):
         read_settings({"api_keys_file": tmp_path / "missing"}).keys()
 
 
+@pytest.mark.parametrize("given", ["", " , "])
+def test_keys_that_are_set_but_empty_open_no_server(given, tmp_path, monkeypatch):
+    """N-A2: an empty variable is a mistake, not a wish to serve everybody."""
+    monkeypatch.setenv("GAPLESS_API_KEYS", given)
+    with pytest.raises(InvalidRequest, match=r"^GAPLESS_API_KEYS: holds no key; .* leave the setting out"):
+        read_settings({})
+    monkeypatch.delenv("GAPLESS_API_KEYS")
+    file = tmp_path / "server.yaml"
+    for text in ("api_keys: []", "api_keys:", "api_keys: ['']", "api_keys: ''"):
+        file.write_text(text)
+        with pytest.raises(InvalidRequest, match=r"^api_keys in .*server.yaml: holds no key"):
+            read_settings({}, file)
+
+
+def test_a_relative_file_of_keys_lies_beside_the_file_that_names_it(tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text("one\n")
+    file = tmp_path / "server.yaml"
+    monkeypatch.chdir("/")
+    for named in ("keys", tmp_path / "keys"):
+        file.write_text(f"api_keys_file: {named}\n")
+        assert read_settings({}, file).keys() == ("one",)
+    with pytest.raises(InvalidRequest, match="cannot read keys"):
+        read_settings({"api_keys_file": "keys"}, file).keys()
+
+
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("name", "value", "words"),
     [
-        ({"port": 70000}, ["port", "--port", "GAPLESS_PORT", "65535", "70000"]),
-        ({"max_requests": 0}, ["max_requests", "--max-requests", "0"]),
-        ({"request_timeout": "soon"}, ["request_timeout", "'soon'"]),
-        ({"constraints": "x"}, ["constraints", "'device'"]),
+        ("port", 70000, ["65535", "got 70000"]),
+        ("max_requests", 0, ["greater than or equal to 1", "got 0"]),
+        ("request_timeout", "soon", ["'soon'"]),
+        ("constraints", "x", ["'device'"]),
+        ("adapters", "moon", ["write NAME=PATH", "got 'moon'"]),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_names_and_value(given, words):
-    with pytest.raises(InvalidRequest) as told:
-        read_settings(given)
-    assert all(word in str(told.value) for word in words), told.value
+def test_a_wrong_setting_is_told_by_the_name_that_was_used(name, value, words, tmp_path, monkeypatch):
+    file = tmp_path / "server.yaml"
+    file.write_text(f"{name}: {value}\n")
+
+    def told(flags):
+        with pytest.raises(InvalidRequest) as raised:
+            read_settings(flags, file)
+        assert all(word.replace("got ", "") in str(raised.value) for word in words) and raised.value.param == name
+        return str(raised.value).partition(": ")[0]
+
+    assert told({}) == f"{name} in {file}"
+    monkeypatch.setenv(f"GAPLESS_{name.upper()}", str(value))
+    assert told({}) == f"GAPLESS_{name.upper()}"
+    assert told({name: value}) == ("--adapter" if name == "adapters" else f"--{name.replace('_', '-')}")
+
+
+def test_a_variable_that_is_no_setting_is_told_with_the_nearest_name(monkeypatch):
+    assert unknown_variables() == []
+    monkeypatch.setenv("GAPLESS_CACHE", "/somewhere")
+    monkeypatch.setenv("GAPLESS_CONFIG", "/somewhere")
+    monkeypatch.setenv("gapless_port", "1")
+    assert unknown_variables() == []
+    monkeypatch.setenv("GAPLESS_API_KEY", "secret")
+    monkeypatch.setenv("GAPLESS_XYZZY", "1")
+    first, second = unknown_variables()
+    assert first.endswith("GAPLESS_API_KEY is no setting and is passed over; did you mean GAPLESS_API_KEYS?")
+    assert second.endswith("GAPLESS_XYZZY is no setting and is passed over") and "secret" not in first
+
+
+@pytest.mark.parametrize(
+    ("host", "here", "local"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("localhost", "localhost", True),
+        ("::1", "::1", True),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("::", "::1", False),
+        ("", "127.0.0.1", False),
+        ("192.0.2.7", "192.0.2.7", False),
+        ("example.org", "example.org", False),
+    ],
+)
+def test_where_a_server_is_reached_from_here_and_from_elsewhere(host, here, local):
+    assert (reached_here(host), is_local(host)) == (here, local)
 
 
 def test_a_wrong_key_is_not_shown(tmp_path):
@@ -127,21 +194,40 @@ def test_a_wrong_key_is_not_shown(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("prot: 1", "no setting 'prot'"), ("- a", "must hold settings"), ("a: [", "not YAML"), ("1: 2", "must hold")],
+    [
+        ("prot: 1", r"server.yaml: there is no setting 'prot'; did you mean port\?"),
+        ("- a", "must hold settings"),
+        ("a: [", "not YAML"),
+        ("1: 2", "must hold"),
+    ],
 )
 def test_a_wrong_file_is_told(tmp_path, text, words):
     file = tmp_path / "server.yaml"
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=words):
         read_settings({}, file)
-    with pytest.raises(InvalidRequest, match="cannot read"):
+    with pytest.raises(InvalidRequest, match=r"cannot read .*missing.yaml: .*; --config or GAPLESS_CONFIG must name"):
         read_settings({}, tmp_path / "missing.yaml")
 
 
-def test_a_wrong_flag_ends_the_command_in_one_line(capsys):
-    assert main(["serve", "--port", "70000"]) == 1
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--port", "70000"), ("--max-requests", "0"), ("--rate-limit", "-1"), ("--depth", "100")]
+)
+def test_a_wrong_flag_is_a_wrong_command_line_and_a_wrong_variable_is_not(flag, value, capsys, monkeypatch):
+    assert main(["serve", flag, value]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "GAPLESS_PORT" in err
+    assert out == "" and err.count("\n") == 1 and flag in err and err.endswith("(see gapless serve --help)\n")
+    if flag != "--depth":  # which the library checks
+        monkeypatch.setenv(f"GAPLESS_{flag[2:].replace('-', '_').upper()}", value)
+        assert main(["serve"]) == 1
+        assert capsys.readouterr().err.startswith("gapless: GAPLESS_")
+
+
+def test_settings_without_a_flag_are_those_that_the_page_names():
+    page = (ROOT / "docs" / "server.md").read_text()
+    (told,) = re.findall(r"Without\sa\sflag: (.*?)\.\s", page, flags=re.S)
+    flags = set(inspect.signature(serve).parameters) | {"adapters"}
+    assert set(re.findall(r"`(\w+)`", told)) == set(ServerSettings.model_fields) - flags
 
 
 def test_the_extra_is_named_where_it_is_missing():
@@ -151,7 +237,7 @@ def test_the_extra_is_named_where_it_is_missing():
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False, timeout=60)
     assert done.returncode == 1 and done.stderr.count(b"\n") == 1
-    assert b"pip install 'gapless[serve]'" in done.stderr and b"fastapi" in done.stderr
+    assert b"pip install '.[serve]'" in done.stderr and b"fastapi" in done.stderr
 
 
 def test_the_page_has_every_setting_with_its_default():

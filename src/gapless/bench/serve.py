@@ -97,7 +97,8 @@ class Serve:
         missing = [name for name in NEEDED if find_spec(name) is None]
         if missing:
             raise InvalidRequest(
-                f"the server's packages are not installed ({', '.join(missing)} missing); pip install 'gapless[serve]'"
+                f"the server's packages are not installed ({', '.join(missing)} missing); "
+                "pip install '.[serve]' in a checkout"
             )
         from gapless.bench.serve_rig import ServeRig
         from gapless.bench.serve_run import Options, ServeBench

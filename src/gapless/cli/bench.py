@@ -34,6 +34,7 @@ from gapless.cli.measured import (
     show_host_only,
 )
 from gapless.cli.options import (
+    MOST_DEPTH,
     DeviceOption,
     DTypeChoice,
     DTypeOption,
@@ -78,7 +79,7 @@ def bench(context: typer.Context, compare: CompareOption = None) -> int:
 def mix(
     depth: Annotated[
         list[int] | None,
-        typer.Option("--depth", min=1, help="A depth to run at; may be given again. Default: 1 and 2."),
+        typer.Option("--depth", min=1, max=MOST_DEPTH, help="A depth to run at; may be given again. Default: 1 and 2."),
     ] = None,
     model: ModelOption = "glint",
     device: DeviceOption = "auto",

@@ -16,7 +16,7 @@ from gapless.bench.report_file import save_to
 from gapless.bench.text import cells, filled
 from gapless.cli.cost import check_picture
 from gapless.cli.drawing import make_place, write_picture
-from gapless.cli.options import RUN, SHOW
+from gapless.cli.options import MOST_DEPTH, RUN, SHOW
 from gapless.cli.show import json_line
 from gapless.cli.terminal import complain, spinner, table
 
@@ -59,7 +59,13 @@ BenchModelOption = Annotated[
 ]
 DepthsOption = Annotated[
     list[int] | None,
-    typer.Option("--depth", min=1, callback=distinct, help="Steps in flight; may be given again. Not given: 1 and 2."),
+    typer.Option(
+        "--depth",
+        min=1,
+        max=MOST_DEPTH,
+        callback=distinct,
+        help="Steps in flight; may be given again. Not given: 1 and 2.",
+    ),
 ]
 SecondsOption = Annotated[
     float, typer.Option("--seconds", callback=above_zero, help="No new section begins after that long.")

@@ -18,7 +18,7 @@ from gapless.errors import InvalidRequest
 from gapless.skills.settings import Settings, adapter_name
 
 RUN, SAMPLE, SHOW = "Model and machine", "Answer", "Output"
-MOST_ROWS, MOST_PAGES = 1024, 2**24
+MOST_DEPTH, MOST_ROWS, MOST_PAGES = 64, 1024, 2**24
 """The most that `gapless.load` takes."""
 
 
@@ -76,7 +76,13 @@ DTypeOption = Annotated[
 ]
 DepthOption = Annotated[
     int,
-    typer.Option("--depth", min=1, rich_help_panel=RUN, help="Steps in flight; 1 waits after each. Same answers."),
+    typer.Option(
+        "--depth",
+        min=1,
+        max=MOST_DEPTH,
+        rich_help_panel=RUN,
+        help="Steps in flight; 1 waits after each. Same answers.",
+    ),
 ]
 GraphsOption = Annotated[
     Switch,

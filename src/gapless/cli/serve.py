@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gapless.cli.options import (
+    MOST_DEPTH,
     MOST_PAGES,
     MOST_ROWS,
     RUN,
@@ -28,6 +29,7 @@ from gapless.errors import InvalidRequest
 
 LISTEN, LIMITS = "Where to listen", "Limits"
 STDERR = 2
+INSTALL = "pip install '.[serve]' in a checkout, or 'NAME.whl[serve]' where there is a wheel"
 NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic_settings", "yaml", "prometheus_client")
 
 Model = Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's name, or its folder. Not given: glint.")]
@@ -47,6 +49,10 @@ MaxRequests = Annotated[
 RateLimit = Annotated[
     float | None,
     typer.Option("--rate-limit", metavar="N", rich_help_panel=LIMITS, help="Requests a second of one key; more: 429."),
+]
+RateBurst = Annotated[
+    int | None,
+    typer.Option("--rate-burst", metavar="N", rich_help_panel=LIMITS, help="How many of them may come at once."),
 ]
 MaxBody = Annotated[
     int | None,
@@ -70,7 +76,8 @@ DType = Annotated[
     DTypeChoice | None, typer.Option("--dtype", metavar="DTYPE", rich_help_panel=RUN, help="Number format, or auto.")
 ]
 Depth = Annotated[
-    int | None, typer.Option("--depth", min=1, rich_help_panel=RUN, help="Steps in flight; 1 waits after each.")
+    int | None,
+    typer.Option("--depth", min=1, max=MOST_DEPTH, rich_help_panel=RUN, help="Steps in flight; 1 waits after each."),
 ]
 Graphs = Annotated[
     Switch | None,
@@ -115,6 +122,7 @@ def serve(
     api_keys_file: KeysFile = None,
     max_requests: MaxRequests = None,
     rate_limit: RateLimit = None,
+    rate_burst: RateBurst = None,
     max_body_bytes: MaxBody = None,
     request_timeout: RequestTimeout = None,
     drain_timeout: DrainTimeout = None,
@@ -135,7 +143,7 @@ def serve(
     """
     _check_installed()
     from gapless.serve.process import run
-    from gapless.serve.settings import read_settings
+    from gapless.serve.settings import read_settings, unknown_variables
 
     flags: dict[str, Any] = {
         "model": model,
@@ -144,6 +152,7 @@ def serve(
         "api_keys_file": api_keys_file,
         "max_requests": max_requests,
         "rate_limit": rate_limit,
+        "rate_burst": rate_burst,
         "max_body_bytes": max_body_bytes,
         "request_timeout": request_timeout,
         "drain_timeout": drain_timeout,
@@ -159,7 +168,14 @@ def serve(
         "process": None if process is None else process is Switch.ON,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    settings = read_settings(given, config)
+    try:
+        settings = read_settings(given, config)
+    except InvalidRequest as error:
+        if error.param in given:
+            raise typer.BadParameter(str(error)) from error
+        raise
+    for line in unknown_variables():
+        complain(line)
     with ExitStack() as loading:
         return run(settings, Screen(loading, loading.enter_context(spinner(f"loading {settings.model}"))))
 
@@ -192,6 +208,4 @@ class Screen:
 def _check_installed() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise InvalidRequest(
-            f"the server's packages are not installed ({', '.join(missing)} missing); pip install 'gapless[serve]'"
-        )
+        raise InvalidRequest(f"the server's packages are not installed ({', '.join(missing)} missing); {INSTALL}")

@@ -11,7 +11,9 @@ import json
 import logging
 import socket
 import time
+from contextlib import suppress
 from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import FrameType
 
 import uvicorn
@@ -43,7 +45,8 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     """Serve until a signal comes or the engine dies. Raises `InvalidRequest` for settings that cannot be had."""
     keys = settings.keys()
     listening = _listen(settings.host, settings.port)
-    url = f"http://{_spelled(settings.host)}:{listening.getsockname()[1]}"
+    port = listening.getsockname()[1]
+    url = f"http://{_spelled(settings.host)}:{port}"
     log = log_to_stderr()
     watcher = Aside(watcher, log)
     give_back_large_blocks()
@@ -64,8 +67,14 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=LAST_WORDS,
     )
-    watcher.say(f"loading {settings.model}; {url}/health says how far it is")
-    greeting = f"ready at {url}/v1; try: {example(url, locked=bool(keys))}"
+    from_here = f"http://{_spelled(reached_here(settings.host))}:{port}"
+    if not keys and not is_local(settings.host):
+        watcher.say(
+            f"whoever can reach {url} may use it, since it asks for no key: set GAPLESS_API_KEYS_FILE or "
+            "--api-keys-file, or listen on --host 127.0.0.1"
+        )
+    watcher.say(f"loading {settings.model}; {from_here}/health says how far it is")
+    greeting = f"ready at {url}/v1; try: {example(from_here, locked=bool(keys))}"
     with listening:
         server = Server(config, engine, gate, settings.drain_timeout, watcher, greeting)
         server.run(sockets=[listening])
@@ -117,6 +126,28 @@ def example(url: str, locked: bool) -> str:
     body = json.dumps({"question": "Who are you?"})
     key = " -H 'X-Moondream-Auth: KEY'" if locked else ""
     return f"curl {url}/v1/query{key} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def reached_here(host: str) -> str:
+    """Where this machine reaches a server that listens on `host`."""
+    if host == "":
+        return "127.0.0.1"
+    address = _address(host)
+    if address is None or not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
+def is_local(host: str) -> bool:
+    """Nobody else can reach it."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address(host)
+    return None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,15 +1,17 @@
 """Everything that can be set about a server, in one model: flags, `GAPLESS_*` variables, a YAML file, defaults.
 
 In: flags, the environment, and the file that one of them names. Out: `ServerSettings`, and from it the dataclasses of
-the rooms. A flag wins over a variable, a variable over the file. An unknown name is an error, but not in a variable.
+the rooms. A flag wins over a variable, a variable over the file. An unknown name is an error, in a variable a warning:
+others may call theirs GAPLESS_ too. A wrong value is told by the name under which it was given.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +33,10 @@ from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
 PREFIX = "GAPLESS_"
 CONFIG = "config"
+FLAGS = {"model": "MODEL", "adapters": "--adapter"}
+"""Those that are not spelled as their setting."""
+ELSEWHERE = (CONFIG, "cache")
+"""Variables that are no settings: which file, and `config.cache_folder`."""
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Size = Annotated[int, Field(ge=1)]
 
@@ -82,7 +88,11 @@ class ServerSettings(BaseSettings):
     @field_validator("api_keys", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        """Keys that were meant to be there and are not must not open the server to everybody. (): none were meant."""
+        keys = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        if keys is None or (isinstance(keys, list | tuple) and not all(keys)) or keys == []:
+            raise ValueError("holds no key; give one, or leave the setting out to serve everybody")
+        return keys
 
     @field_validator("adapters", mode="before")
     @classmethod
@@ -148,43 +158,77 @@ class ServerSettings(BaseSettings):
 def read_settings(flags: Mapping[str, Any], config: Path | None = None) -> ServerSettings:
     """Put the sources together. `config`: the YAML file; None: the one that GAPLESS_CONFIG names, if it does.
 
-    Raises `InvalidRequest` naming the setting and its value.
+    Raises `InvalidRequest` naming the setting as it was given, and its value; `param` is the setting.
     """
-    named = os.environ.get(PREFIX + CONFIG.upper())
-    path = config or (Path(named) if named else None)
+    path = config or _named_file()
     try:
         given: dict[str, Any] = dict(flags) | ({CONFIG: _mapping(path)} if path is not None else {})
         return ServerSettings(**given)
     except ValidationError as error:
-        raise _wrong(error) from error
+        raise _wrong(error, flags, path) from error
     except SettingsError as error:
         raise InvalidRequest(f"a {PREFIX} variable cannot be read: {error}") from error
 
 
-def _wrong(error: ValidationError) -> InvalidRequest:
+def unknown_variables() -> list[str]:
+    """Lines about variables that look like settings and are none, each with the nearest name there is."""
+    known = {*ServerSettings.model_fields, *ELSEWHERE}
+    lines = []
+    for variable in sorted(os.environ):
+        name = variable.lower().removeprefix(PREFIX.lower())
+        if variable.upper().startswith(PREFIX) and name not in known:
+            near = _nearest(name, known)
+            meant = f"; did you mean {PREFIX}{near.upper()}?" if near else ""
+            lines.append(f"the variable {variable} is no setting and is passed over{meant}")
+    return lines
+
+
+def _named_file() -> Path | None:
+    named = os.environ.get(PREFIX + CONFIG.upper())
+    return Path(named) if named else None
+
+
+def _nearest(name: str, known: Collection[str]) -> str | None:
+    return next(iter(get_close_matches(name, sorted(known), 1)), None)
+
+
+def _wrong(error: ValidationError, flags: Mapping[str, Any], file: Path | None) -> InvalidRequest:
     found = error.errors(include_url=False)[0]
     name = str(found["loc"][0]) if found["loc"] else "settings"
     if found["type"] == "extra_forbidden":
-        known = ", ".join(ServerSettings.model_fields)
-        return InvalidRequest(f"there is no setting {shown(name)}; there are {known}", param=name)
-    value = "a value that is not shown" if name == "api_keys" else shown(found["input"])
-    spelled = f"{name} (--{name.replace('_', '-')}, {PREFIX}{name.upper()})"
-    return InvalidRequest(f"{spelled}: {found['msg'].lower()}; got {value}", param=name)
+        known = ServerSettings.model_fields
+        near = _nearest(name, known)
+        remedy = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
+        return InvalidRequest(f"{file}: there is no setting {shown(name)}; {remedy}", param=name)
+    value = "" if name == "api_keys" else f"; got {shown(found['input'])}"
+    said = found["msg"].removeprefix("Value error, ")
+    return InvalidRequest(f"{_origin(name, flags, file)}: {said[:1].lower()}{said[1:]}{value}", param=name)
+
+
+def _origin(name: str, flags: Mapping[str, Any], file: Path | None) -> str:
+    """How a setting was spelled by whoever set it."""
+    if name in flags:
+        return FLAGS.get(name, f"--{name.replace('_', '-')}")
+    variable = PREFIX + name.upper()
+    return variable if variable in map(str.upper, os.environ) else f"{name} in {file}"
 
 
 def _mapping(path: Path) -> dict[str, Any]:
+    """The file's settings. A file of keys that it names lies beside it, unless its path is whole."""
     try:
-        found = yaml.safe_load(_text(path, CONFIG))
+        found = yaml.safe_load(_text(path, "--config or GAPLESS_CONFIG"))
     except yaml.YAMLError as error:
         raise InvalidRequest(f"{path} is not YAML: {error}", param=CONFIG) from error
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise InvalidRequest(f"{path} must hold settings, one a line, like port: 2020", param=CONFIG)
+    if isinstance(keys := found.get("api_keys_file"), str):
+        found["api_keys_file"] = path.parent / keys
     return found
 
 
-def _text(path: Path, param: str) -> str:
+def _text(path: Path, named_by: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidRequest(f"cannot read {path}: {reason}; see to {param}", param=param) from error
+        raise InvalidRequest(f"cannot read {path}: {reason}; {named_by} must name a file that can be read") from error
