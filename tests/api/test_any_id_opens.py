@@ -48,3 +48,12 @@ def test_words_are_asked_for_without_reasoning(vlm: gapless.VLM) -> None:
     assert vlm.query(question="who?", settings={"temperature": 0, "max_tokens": 3})["answer"]
     with pytest.raises(gapless.errors.UnsupportedSkill):
         vlm.query(question="who?", reasoning=True)
+
+
+@pytest.mark.slow
+def test_a_gaze_is_a_point_or_none_and_a_forced_one_is_always_a_point(vlm: gapless.VLM) -> None:
+    for picture in PICTURES:
+        free = vlm.detect_gaze(GOLDEN / f"{picture}.png", (0.25, 0.5))["gaze"]
+        forced = vlm.detect_gaze(GOLDEN / f"{picture}.png", (0.25, 0.5), None, {"force_detect": True})["gaze"]
+        assert free is None or free == forced
+        assert set(forced) == {"x", "y"} and all(0 <= forced[axis] <= 1 for axis in forced)

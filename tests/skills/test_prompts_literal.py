@@ -2,8 +2,8 @@
 
 `prompt_ids.json` was written from the published tables, not by this code; null where a revision lacks the skill. Words
 go through the golden models' tokenizer, whose ids stand in it: "a dog?" is 85 410 51, " a dog?" 279 410 51, "dog" 312
-91, " dog" 410, " gaze" 241 400, "red" 278 88. References are a point and a box: 5 5, 5 5 6. Revisions asked in words have
-no ids for places; 51196, which their tokenizer leaves without a text, stands where a coordinate is.
+91, " dog" 410, " gaze" 241 400, "red" 278 88. References are a point and a box: 5 5, 5 5 6. Revisions asked in words
+have no ids for places; 51196, which their tokenizer leaves without a text, stands where a coordinate is.
 """
 
 from __future__ import annotations
