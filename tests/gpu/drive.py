@@ -37,7 +37,13 @@ PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider",
 NO_TESTS = 5
 """How pytest ends when it found none."""
 SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-OWN = ("test_cuda_hash.py", "test_cuda_equality.py", "test_cuda_moondream2.py", "test_cuda_bubble.py")
+OWN = (
+    "test_cuda_hash.py",
+    "test_cuda_equality.py",
+    "test_cuda_moondream2.py",
+    "test_cuda_adapters.py",
+    "test_cuda_bubble.py",
+)
 """Test files with a section each."""
 QUERY_SECONDS = 90.0
 """After that long the query benchmark begins nothing more."""
@@ -100,6 +106,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("hash", 1, 150, (*PYTEST, "tests/gpu/test_cuda_hash.py")),
         Section("equality", 1, 200, (*PYTEST, "tests/gpu/test_cuda_equality.py")),
         Section("moondream2", 1, 200, (*PYTEST, "tests/gpu/test_cuda_moondream2.py", "--durations=8")),
+        Section("adapters", 1, 300, (*PYTEST, "tests/gpu/test_cuda_adapters.py", "--durations=8")),
         *([Section("others", 1, 150, (*PYTEST, *others))] if others else []),
         Section("sanitizer", 1, 180, sanitizer()),
         Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),

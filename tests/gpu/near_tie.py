@@ -1,9 +1,12 @@
 """When two bf16 runs of one request may differ: from a near-tie on, and from nowhere else.
 
 What flows in: a model, a request and two answers. What flows out: where they first differ and how close the choice was
-there, computed anew by feeding the common beginning to the model alone. Runs may differ at a place whose two best
-scores are closer than 2^-6 of the score's size: the logits for an id, the bins of the coordinate or size head for a
-value.
+there, computed anew by feeding the common beginning to the model alone, whole and token by token. Runs may differ at a
+place whose two best scores are closer than 2^-6 of the score's size, or where the two ways of feeding already differ
+about the best: the logits for an id, the bins of the coordinate or size head for a value.
+
+With experts a rounding may swap the last expert that a token takes, which moves scores further than roundings do. Full
+size models of random weights are therefore judged by a wider rule too (2^-4), and those beyond the narrow one counted.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import torch
 from torch import Tensor
 
 from gapless.constrain.table import Table, Walker
+from gapless.models.base import RowAdapters
 from gapless.models.moondream.model import Moondream
 from gapless.records import Request, Token
 
 SHARE = 2.0**-6
+EXPERTS_SHARE = 2.0**-4
 PAGE = 16
 
 
@@ -38,6 +43,10 @@ class Divergence:
         """Whether it is a near-tie."""
         return self.gap <= SHARE * self.size
 
+    def near_for(self, model: Moondream) -> bool:
+        """The same, by the wider rule for a model with experts."""
+        return self.gap <= (SHARE if model.config.text.moe is None else EXPERTS_SHARE) * self.size
+
 
 def first_difference(a: Sequence[Token], b: Sequence[Token]) -> int | None:
     """The place of the first token that differs in id or values; the shorter one's end if it is a beginning."""
@@ -49,26 +58,41 @@ def first_difference(a: Sequence[Token], b: Sequence[Token]) -> int | None:
 
 @torch.inference_mode()
 def divergence(
-    model: Moondream, table: Table, request: Request, a: Sequence[Token], b: Sequence[Token]
+    model: Moondream,
+    table: Table,
+    request: Request,
+    a: Sequence[Token],
+    b: Sequence[Token],
+    adapters: RowAdapters | None = None,
 ) -> Divergence | None:
-    """How close the choice was where two greedy answers first differ; None if they are the same."""
+    """How close the choice was where two greedy answers first differ; None if they are the same. `adapters`: the slot
+    [1] that holds the request's adapter."""
     place = first_difference(a, b)
     if place is None:
         return None
     if place >= min(len(a), len(b)):  # equal so far, yet only one goes on: no rounding explains that
         return Divergence(request.id, place, "length", float("inf"), 0.0)
-    hidden = last_hidden(model, request, a[:place])
+    states = [last_hidden(model, request, a[:place], adapters, single) for single in (False, True)]
     if a[place].id != b[place].id:
-        return Divergence(request.id, place, "id", *_best_two(_allowed(model, table, request, a[:place], hidden)))
+        scores = [_allowed(model, table, request, a[:place], hidden) for hidden in states]
+        return Divergence(request.id, place, "id", *_closest(scores))
     if len(a[place].values) == 1:
-        return Divergence(request.id, place, "coord", *_best_two(model.region.coord_decoder(hidden)[0]))
-    halves = model.region.size_decoder(hidden).view(2, -1)
+        scores = [model.region.coord_decoder(hidden)[0] for hidden in states]
+        return Divergence(request.id, place, "coord", *_closest(scores))
     which = 0 if a[place].values[0] != b[place].values[0] else 1
-    return Divergence(request.id, place, "size", *_best_two(halves[which]))
+    scores = [model.region.size_decoder(hidden).view(2, -1)[which] for hidden in states]
+    return Divergence(request.id, place, "size", *_closest(scores))
 
 
-def last_hidden(model: Moondream, request: Request, said: Sequence[Token]) -> Tensor:
-    """Hidden state [1, dim] at the last of picture block, prompt and `said`, in a cache of its own."""
+def last_hidden(
+    model: Moondream,
+    request: Request,
+    said: Sequence[Token],
+    adapters: RowAdapters | None = None,
+    single: bool = False,
+) -> Tensor:
+    """Hidden state [1, dim] at the last of picture block, prompt and `said`, in a cache of its own. `single`: what was
+    said is fed token by token."""
     prompt, device = request.prompt, model.device
     start = model.prefix if prompt.picture is not None else 0
     ids = [*prompt.ids, *(token.id for token in said)]
@@ -80,16 +104,20 @@ def last_hidden(model: Moondream, request: Request, said: Sequence[Token]) -> Te
     pages = torch.arange(1, count + 1, device=device)
     if prompt.picture is not None:
         crops = torch.from_numpy(prompt.picture.crops).to(device)
-        model.prefill_prefix(model.encode_picture(crops, prompt.picture.tiling), cache, pages)
+        model.prefill_prefix(model.encode_picture(crops, prompt.picture.tiling), cache, pages, adapters)
     x = model.embed(torch.tensor(ids, device=device), values.to(device))
     positions, fed = torch.arange(start, start + len(ids), device=device), 0
     for inset in prompt.insets:
         if fed < inset.at:
-            model.forward(x[fed : inset.at], positions[fed : inset.at], pages[None], cache)
+            model.forward(x[fed : inset.at], positions[fed : inset.at], pages[None], cache, adapters)
         shown = model.encode_picture(torch.from_numpy(inset.picture.crops).to(device), inset.picture.tiling)
-        model.prefill_inset(shown, start + inset.at, cache, pages)
+        model.prefill_inset(shown, start + inset.at, cache, pages, adapters)
         fed = inset.at + len(shown)
-    return model.forward(x[fed:], positions[fed:], pages[None], cache)[-1:]
+    ends = [*range(len(prompt.ids), len(ids)), len(ids)] if single and said else [len(ids)]
+    for end in ends:
+        hidden = model.forward(x[fed:end], positions[fed:end], pages[None], cache, adapters)
+        fed = end
+    return hidden[-1:]
 
 
 def _allowed(model: Moondream, table: Table, request: Request, said: Sequence[Token], hidden: Tensor) -> Tensor:
@@ -101,9 +129,13 @@ def _allowed(model: Moondream, table: Table, request: Request, said: Sequence[To
     return model.logits(hidden)[0][mask]
 
 
-def _best_two(scores: Tensor) -> tuple[float, float]:
-    """The gap of the two best scores, and the magnitude of the larger."""
-    if scores.numel() < 2:
+def _closest(ways: Sequence[Tensor]) -> tuple[float, float]:
+    """The least gap of the two best scores in any way of computing them, 0 if the ways differ about the best; and the
+    magnitude of the larger."""
+    if ways[0].numel() < 2:
         return float("inf"), 0.0
-    best, second = scores.float().topk(2).values.tolist()
-    return best - second, max(abs(best), abs(second))
+    tops = [scores.float().topk(2) for scores in ways]
+    best = [top.indices[0].item() for top in tops]
+    gaps = [float(top.values[0] - top.values[1]) for top in tops]
+    size = max(float(top.values.abs().max()) for top in tops)
+    return (min(gaps) if len(set(best)) == 1 else 0.0), size

@@ -22,10 +22,12 @@ from gapless.bench.cuda_rig import open_device
 from gapless.config import EngineConfig
 from gapless.constrain.table import Table
 from gapless.device.base import Device
+from gapless.device.cuda import CudaDevice
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
 from gapless.models.base import Model
 from gapless.records import Arrival, DeviceLimits, Mask, RowRef, Step, StepKind
+from gapless.weights.adapters import MAX_RANK
 
 PINNED = (16,)
 """One bucket for every step, so that every GEMM has one shape."""
@@ -33,20 +35,33 @@ PINNED = (16,)
 
 @dataclass
 class Proof:
-    """What was seen. `replays`: graphs replayed; `overlaps`: waits that returned while a later step was running."""
+    """What was seen. `replays`: graphs replayed; `overlaps`: waits that returned while a later step was running;
+    `uploads`: adapters brought to a slot, `uploads_beside` of them asked for while an earlier step was running."""
 
     replays: int = 0
     overlaps: int = 0
     waits: int = 0
+    uploads: int = 0
+    uploads_beside: int = 0
 
 
 class Watched:
-    """The device, watched: an event behind each launch says whether it still runs when an earlier wait returns."""
+    """The device, watched: an event behind each launch says whether it still runs when an earlier wait returns, or
+    when a later step has asked for an adapter's upload."""
 
-    def __init__(self, device: Device, proof: Proof) -> None:
-        self.device = device
+    def __init__(self, device: CudaDevice, proof: Proof) -> None:
+        self.device: Device = device
         self.proof = proof
         self._behind: dict[int, torch.cuda.Event] = {}
+        self._fill = None if device.program.adapters is None else device.program.adapters.load
+        if device.program.adapters is not None:
+            device.program.adapters.load = self._upload
+
+    def _upload(self, slot: int, weights: object) -> None:
+        assert self._fill is not None
+        self._fill(slot, weights)
+        self.proof.uploads += 1
+        self.proof.uploads_beside += any(not event.query() for event in self._behind.values())
 
     @property
     def limits(self) -> DeviceLimits:
@@ -111,9 +126,20 @@ def cuda_stage(
     poison: bool = True,
     seed: int = 0,
     delays: tuple[float, float] = (0.0, 0.003),
+    adapters: int = 0,
+    rank: int = MAX_RANK,
 ) -> Iterator[Played]:
-    """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks."""
-    config = EngineConfig(depth=depth, max_rows=rows, page_size=page_size, pages=pages, lookahead=lookahead)
+    """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks,
+    slots for so many `adapters` of ranks up to `rank`."""
+    config = EngineConfig(
+        depth=depth,
+        max_rows=rows,
+        page_size=page_size,
+        pages=pages,
+        lookahead=lookahead,
+        adapters=adapters,
+        adapter_rank=rank,
+    )
     proof, clock, mailbox = Proof(), SimClock(), ThreadMailbox()
     with pytest.MonkeyPatch.context() as patch:
         count_replays(patch, proof)

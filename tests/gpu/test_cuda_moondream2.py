@@ -5,11 +5,12 @@ Nothing may be left behind, nothing allocated while decoding, and nothing on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.fakes.adapters import shared_out
 from tests.gpu.mixes import mix
 from tests.gpu.stage import Played, cuda_stage, prove
 
@@ -18,7 +19,7 @@ from gapless.errors import RequestCancelled
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.templates import Templates
 from gapless.models.registry import random_model
-from gapless.records import StepKind
+from gapless.records import Adapter, StepKind
 
 pytestmark = pytest.mark.gpu
 ROWS, DEPTH, COUNT = 24, 2, 200
@@ -51,11 +52,10 @@ def few_pages(model: Moondream) -> int:
     return 3 * block_pages(model) + 10
 
 
-def open_stage(model: Moondream, pages: int, lookahead: int = 32):
+def open_stage(model: Moondream, pages: int, lookahead: int = 32, **slots: int):
     table = build_table(Templates.of(model.config).rules())
-    return cuda_stage(
-        model, table, DEPTH, buckets=None, rows=ROWS, pages=pages, page_size=PAGE, lookahead=lookahead, poison=False
-    )
+    sizes = {"rows": ROWS, "pages": pages, "page_size": PAGE, "lookahead": lookahead, **slots}
+    return cuda_stage(model, table, DEPTH, buckets=None, poison=False, **sizes)
 
 
 def counted() -> dict[str, int]:
@@ -63,8 +63,9 @@ def counted() -> dict[str, int]:
     return {name: stats[name] for name in COUNTERS}
 
 
-def play_200(played: Played, model: Moondream, seed: int, first: int) -> None:
+def play_200(played: Played, model: Moondream, seed: int, first: int, adapters: Sequence[Adapter] = ()) -> None:
     entries = mix(model.config, seed, COUNT, first=first, cancels=0.15, host=0.1, spread=120, pictures=6, longest=60)
+    entries = shared_out(entries, adapters, seed)
     heard = played.play(entries)
     cancelled = {e.request.id for e in entries if e.cancelled is not None}
     early = 0
@@ -90,9 +91,11 @@ def test_200_requests_with_few_pages(model):
         assert played.device.referee.tally.resumed > 0
 
 
-def settle_down(played: Played, model: Moondream, first: int, count: int = ROWS) -> None:
+def settle_down(
+    played: Played, model: Moondream, first: int, count: int = ROWS, adapters: Sequence[Adapter] = ()
+) -> None:
     """Let `count` requests with long answers ride until none waits for its prefill."""
-    for entry in mix(model.config, first, count, first=first, spread=0):
+    for entry in shared_out(mix(model.config, first, count, first=first, spread=0), adapters, first):
         sampling = replace(entry.request.sampling, temperature=1.0, max_tokens=200)
         program = "reason" if entry.request.id % 2 else "text"
         played.stage.mailbox.submit(replace(entry.request, sampling=sampling, program=program))
