@@ -1,7 +1,7 @@
 """Adapters on a GPU: exact with the hash model; at full size in bf16 beside rows without; uploads, and reloads.
 
-Which published models take adapters is `ADAPTED`; the others are skipped. Reading and reloading go through the library
-with the bundled model in float32, where an answer can only be one version's.
+Moondream 3 is skipped unless `EXPERTS_TOO`. Reading and reloading go through the library with the bundled model in
+float32, where an answer can only be one version's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.fakes.adapters import HASHED, plain_of, random_adapters, shared_out
+from tests.fakes.adapters import EXPERTS_TOO, HASHED, plain_of, random_adapters, shared_out
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
 from tests.fakes.scene import expected, mix_of_requests, table_of
@@ -46,9 +46,8 @@ from gapless.records import Adapter
 from gapless.weights.hub import ASSETS
 
 pytestmark = pytest.mark.gpu
-ADAPTED = ("moondream-2",)
-"""Models whose adapters are computed."""
 SIZES = ("moondream-2", "moondream-3")
+ADAPTED = SIZES if EXPERTS_TOO else SIZES[:1]
 SPEC = HashSpec()
 AMPLE, TINY = 400, 33
 COUNT = 8
