@@ -19,10 +19,12 @@ from gapless.api.channel import Channel
 from gapless.api.desk import EncodedImage, EngineHandle
 from gapless.api.vlm import VLM
 from gapless.bench.asks import Ask
+from gapless.models.moondream.templates import Templates
 from gapless.records import Emission, Prompt, Request, Sampling, Token
 
 Answer = dict[str, Any]
 REFS = [[0.25, 0.5], [0.1, 0.2, 0.6, 0.9]]
+FACE = [[0.3, 0.2, 0.5, 0.6]]
 ENDS = ("stop", "length")
 MOST = 768
 """Tokens of an answer that any of these settings allows."""
@@ -37,10 +39,12 @@ class Question:
     ask: Ask | None
     picture: int | None = 0
     adapter: str | None = None
+    adapted: bool = True
+    """Whether it may be asked with an adapter."""
 
     def put(self, vlm: VLM, pictures: Sequence[EncodedImage], limits: dict[str, int]) -> Answer:
         """Ask it by the method a caller has."""
-        settings: dict[str, Any] = {"temperature": 0, **limits}
+        settings: dict[str, Any] = {"temperature": 0, "seed": 1, **limits}
         if self.adapter is not None:
             settings["adapter"] = self.adapter
         if self.ask is None:
@@ -60,9 +64,9 @@ class Heard:
     tokens: list[list[Token]] = field(default_factory=list)
 
 
-def questions(skills: Sequence[str], lengths: Sequence[str]) -> list[Question]:
+def questions(templates: Templates) -> list[Question]:
     """One of every skill and variant that a model has."""
-    made = [Question(f"caption, {length}", Ask("caption", length)) for length in lengths]
+    made = [Question(f"caption, {length}", Ask("caption", length)) for length in templates.captions]
     made += [
         Question("query", Ask("query", "What is in the picture?")),
         Question("query, no picture", Ask("query", "What is a star?"), picture=None),
@@ -73,15 +77,20 @@ def questions(skills: Sequence[str], lengths: Sequence[str]) -> list[Question]:
         Question("detect", Ask("detect", "circle")),
         Question("chat, two pictures", None),
     ]
-    if "segment" in skills:
-        made += [Question("segment", Ask("segment", "square"))]
-    return made
+    gazes = {"gaze": (REFS[:1], False), "gaze, forced": (REFS[:1], True), "gaze, a face": (FACE, False)}
+    made += [
+        Question(name, Ask("gaze", "", spatial_refs=refs, force=force), adapted=templates.gaze_points)
+        for name, (refs, force) in gazes.items()
+    ]
+    return made if templates.segment is None else [*made, Question("segment", Ask("segment", "square"))]
 
 
 def mixed(asked: Sequence[Question], count: int, pictures: int, adapters: Sequence[str]) -> list[Question]:
     """`count` of them, every skill, about any picture, with each adapter and with none."""
     rng = random.Random(7)
-    chosen = [replace(asked[i % len(asked)], adapter=[None, *adapters][i % (1 + len(adapters))]) for i in range(count)]
+    names = [None, *adapters]
+    chosen = [asked[i % len(asked)] for i in range(count)]
+    chosen = [replace(one, adapter=names[i % len(names)]) if one.adapted else one for i, one in enumerate(chosen)]
     rng.shuffle(chosen)
     return [one if one.picture is None else replace(one, picture=rng.randrange(pictures)) for one in chosen]
 
@@ -181,6 +190,7 @@ def misshapen(question: Question, answer: Answer) -> list[str]:
         "point": lambda: all(_places(point, "x", "y") for point in answer["points"]),
         "detect": lambda: all(_is_box(box) for box in answer["objects"]),
         "segment": lambda: isinstance(answer["path"], str) and (answer["bbox"] is None or _is_box(answer["bbox"])),
+        "gaze": lambda: answer["gaze"] is None or _places(answer["gaze"], "x", "y"),
         "chat": lambda: answer["message"]["role"] == "assistant" and isinstance(answer["message"]["content"], str),
     }
     faults = []
@@ -188,6 +198,8 @@ def misshapen(question: Question, answer: Answer) -> list[str]:
         faults += [] if checked[kind]() else [f"{question.name}: {str(answer)[:300]}"]
     except (KeyError, TypeError) as error:
         faults.append(f"{question.name}: {error!r} in {str(answer)[:300]}")
+    if kind == "gaze" and question.ask is not None and question.ask.spatial_refs == FACE:
+        return faults  # made of many answers: it has no end of its own
     counts = answer.get("metrics", {})
     if answer.get("finish_reason") not in ENDS or not 1 <= counts.get("output_tokens", 0) <= 2 * MOST:
         faults.append(f"{question.name}: ended by {answer.get('finish_reason')!r}, {counts}")

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,7 +83,7 @@ def prove(task: Task) -> dict[str, Any]:
     for depth in (2, 1):
         with _load(task, depth, found, proof) as vlm:
             templates = vlm.desk.context.templates
-            asked = questions(templates.skills(), tuple(templates.captions))
+            asked = questions(templates)
             mix = mixed(asked, task.count, PICTURES, tuple(task.adapters))
             if pictures is None:
                 side = found.config.vision.crop_size if found.config else 0
@@ -93,6 +93,7 @@ def prove(task: Task) -> dict[str, Any]:
             proof.facts[f"skills at depth {depth}, s"] = round(time.perf_counter() - began, 1)
             if depth == 2:
                 heard["at once"], heard["alone"] = _ask_mix(vlm, mix, pictures, proof)
+                _tell_apart(vlm, asked[0], tuple(task.adapters), pictures, proof)
             _leave(vlm, proof, depth)
     judge = Judge(task)
     for one, answer in zip((*asked, *mix), (*heard["depth 2"], *heard["at once"]), strict=True):
@@ -234,6 +235,13 @@ def _ask_mix(
     alone = ask_alone(vlm, mix, pictures, LIMITS)
     proof.facts["alone, s"] = round(time.perf_counter() - began, 1)
     return at_once, alone
+
+
+def _tell_apart(vlm: VLM, one: Question, adapters: Sequence[str], pictures: Sequence[Any], proof: Proof) -> None:
+    """No two adapters, nor one and none, say the same."""
+    asked = [replace(one, adapter=name) for name in (None, *adapters)]
+    said = {str(_said(heard)) for heard in ask_alone(vlm, asked, pictures, LIMITS)}
+    proof.expect(len(said) == len(asked), f"{len(asked)} adapters, none among them, give {len(said)} answers")
 
 
 def _leave(vlm: VLM, proof: Proof, depth: int) -> None:
