@@ -40,6 +40,8 @@ NEAR, SPARE = 0.03, 256e6
 """The weights may take this part and these bytes more than predicted: the allocator hands memory out in pieces."""
 PUBLISHED = 0.001
 """How far the bytes of a full-size file may be from those of the published one, as a part."""
+EQUAL = 0.25
+"""The part of the answers that are equal at least: a token of random weights is a near-tie once in thirty times."""
 PATIENCE = 10.0
 POLL = 0.002
 
@@ -306,7 +308,7 @@ def _compare(
             place = {"what": divergent.what, "place": divergent.place, "gap": gap, "size": divergent.size}
             told.append({"question": one.name, "adapter": one.adapter, "near": divergent.near, **place})
             proof.expect(near, f"{what}: {one.name} with {one.adapter}: {divergent} is no near-tie")
-    proof.expect(same > len(asked) // 2, f"{what}: only {same} of {len(asked)} answers are equal")
+    proof.expect(same >= len(asked) * EQUAL, f"{what}: only {same} of {len(asked)} answers are equal")
     return {
         "questions": len(asked),
         "equal": same,

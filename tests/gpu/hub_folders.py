@@ -4,7 +4,8 @@ In: a kind, a folder, a device on which the tensors are drawn. Out: config.json,
 `tests.fakes.starmie`), weights under the published names, shapes, dtypes and file names, and eight adapters in the
 published forms. Published files give no dimension in their config.json; micro ones must.
 
-Logits of random weights are about standard normal; those of the ids that end or steer an answer are raised, so that
+The best of many equally likely words are close to one another, much closer than a trained model's. So the words' logits
+are made unlike in spread, a few reaching far; those of the ids that end or steer an answer are raised instead, so that
 answers end, lists have objects and reasonings point at places.
 """
 
@@ -33,6 +34,10 @@ SHARD = 5_000_000_000
 """Bytes of a shard, at most, as the hub's library cuts them."""
 RAISED = {0: 2.5, 3: 2.5, 5: 3.2, 7: 2.0, 9: 2.0}
 """End, answer, coordinate, and the two around a place that is pointed at."""
+TAIL = 5.0
+"""Exponent of how the spreads of the words' logits are distributed; smaller ones set fewer words apart."""
+BEST = 4.5
+"""The best word's logit, about."""
 MICRO: dict[str, Any] = {
     "text": {"dim": 64, "ff_dim": 96, "n_layers": 3, "n_heads": 4, "n_kv_heads": 4, "prefix_attn": 17},
     "vision": {
@@ -116,8 +121,7 @@ def write_checkpoint(kind: Kind, folder: Path, device: str, micro: bool, shard: 
     write_tokenizer(folder)
     config = read_config(raw, kind.behaves)
     tensors = random_tensors(config, where, torch.bfloat16, seed=len(kind.name), end_bias=0.0)
-    for id, more in RAISED.items():
-        tensors["text.lm_head.bias"][id] = more
+    _set_apart(tensors, where)
     parameters = sum(tensor.numel() for tensor in tensors.values())
     if kind.third and not kind.quantised:
         files = _write_shards(prefixed(tensors), folder, shard)
@@ -140,6 +144,18 @@ def write_adapters(kind: Kind, config: MoondreamConfig, folder: Path, device: st
         f"tune{i}": write_adapter(folder / f"tune{i}", random_pairs(config.text, rank, i, where, torch.bfloat16), i)
         for i, rank in enumerate(kind.ranks, start=1)
     }
+
+
+def _set_apart(tensors: Tensors, where: torch.device) -> None:
+    """Spread the logits; see the module."""
+    head, generator = tensors["text.lm_head.weight"], torch.Generator(where).manual_seed(1)
+    spread = torch.rand(len(head), generator=generator, device=where).clamp(min=1e-5) ** (-1 / TAIL)
+    best = (torch.randn((64, len(head)), generator=generator, device=where) * spread).amax(1).mean()
+    spread *= BEST / best
+    spread[list(RAISED)] = 1.0
+    head.copy_(head.float() * spread[:, None])
+    for id, more in RAISED.items():
+        tensors["text.lm_head.bias"][id] = more
 
 
 def _quantised(tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
