@@ -17,13 +17,11 @@ from gapless.models.moondream.config import TextConfig
 from gapless.records import Adapter
 from gapless.weights.adapters import Pair
 
-EXPERTS_TOO = False
-"""Whether this version computes adapters of models with experts (Moondream 3)."""
 HASHED = [Adapter(f"a{i}", i, 0x51ED_2701_0000_0000 + 7919 * i) for i in range(1, 6)]
 """Five for the hash model."""
 ADDS = ("mlp.fc2", "attn.proj")
 """What these say is added to the residual stream."""
-STRENGTH = 0.5
+STRENGTH = 1.0
 """What an adapter adds to a linear, as a part of what the linear says."""
 
 

@@ -26,7 +26,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from tests.fakes.adapters import EXPERTS_TOO
 from tests.gpu.checkpoint_proof import LIMITS, Task, prove
 from tests.gpu.hub_folders import KINDS, Kind, write_adapters, write_checkpoint
 from tests.gpu.near_tie import EXPERTS_SHARE, SHARE
@@ -61,8 +60,6 @@ COLUMNS = (
 def write(kind: Kind, folder: Path, device: str, micro: bool) -> tuple[dict[str, Any], dict[str, Path]]:
     """A folder and its adapters: what was written, and where each adapter is."""
     written = write_checkpoint(kind, folder, device, micro)
-    if kind.third and not EXPERTS_TOO:
-        return written, {}
     config = read_config(kind.config(micro), kind.behaves)
     return written, write_adapters(kind, config, folder.with_name(f"{folder.name}-adapters"), device)
 
