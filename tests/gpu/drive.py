@@ -1,14 +1,14 @@
 """Everything that is shown on a GPU, as one command from a checkout, without installing:
 
-    python3 tests/gpu/drive.py --out DIR                     # all of it, about 12 minutes on an H200
+    python3 tests/gpu/drive.py --out DIR                     # all of it, about 20 minutes on an H200
     python3 tests/gpu/drive.py --out DIR --only bench query
     python3 tests/gpu/drive.py --tests               # what `make gpu-check` runs
 
 Each section is a process of its own with a time limit; one that fails or hangs stops nothing else. The sections that
-test run side by side (their timing decides nothing); the gate on the bubble and the benchmarks run alone. DIR receives
-`report.json` (status, seconds and last line of each section), `log.txt` (all they printed), and of each benchmark
-`NAME-moondream2.json` and `.png` (bench is `decode`). A short table comes last. Ends with 0 if all sections passed, 1
-if one did not or none ran, 2 without a GPU.
+test run side by side (their timing decides nothing); the bubble's gate, the benchmarks and `checkpoints` run alone. DIR
+receives `report.json` (status, seconds and last line of each section), `log.txt` (all they printed), of each
+benchmark `NAME-moondream2.json` and `.png` (bench is `decode`), and `checkpoints.json`. A short table comes last. Ends
+with 0 if all sections passed, 1 if one did not or none ran, 2 without a GPU.
 
 `serve` needs the server's packages. Where they are not installed, `wheels.py` brings them along, in `.wheels/`; without
 either the section is skipped, and says so.
@@ -51,7 +51,9 @@ INTAKE_SECONDS = 40.0
 """The same of the benchmarks of prefills and of pictures."""
 SERVE_SECONDS = 150.0
 """The same of the benchmark of the server."""
-BENCHES = ("bench", "prefill", "vision", "query", "serve")
+CHECKPOINT_SECONDS = 400.0
+"""After that long the proof of checkpoints begins no further model."""
+BENCHES = ("bench", "prefill", "vision", "query", "serve", "checkpoints")
 WHEELS = ROOT / ".wheels"
 SERVING = (
     "fastapi",
@@ -115,6 +117,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("vision", 5, INTAKE_SECONDS + 30, benchmark("vision", out, INTAKE_SECONDS)),
         Section("query", 6, QUERY_SECONDS + 40, benchmark("query", out, QUERY_SECONDS)),
         Section("serve", 7, SERVE_SECONDS + 50, benchmark("serve", out, SERVE_SECONDS), SERVING),
+        Section("checkpoints", 8, CHECKPOINT_SECONDS + 160, checkpoints(out)),
     ]
 
 
@@ -122,6 +125,12 @@ def benchmark(name: str, out: Path, seconds: float) -> tuple[str, ...]:
     """A benchmark with full-size random weights on the GPU: its JSON and its picture go to `out`."""
     kept = ("--out", str(out / f"{name}-moondream2.json"), "--png", str(out / f"{name}-moondream2.png"))
     return (sys.executable, "-m", f"gapless.bench.{name}", "--device", "cuda", "--seconds", str(seconds), *kept)
+
+
+def checkpoints(out: Path) -> tuple[str, ...]:
+    """Random checkpoints of the published sizes and layouts, on disk; see `checkpoints.py`."""
+    kept = ("--out", str(out / "checkpoints.json"), "--seconds", str(CHECKPOINT_SECONDS))
+    return (sys.executable, "-m", "tests.gpu.checkpoints", *kept)
 
 
 def sanitizer() -> tuple[str, ...]:
@@ -252,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-out", help="folder for report, log and benchmarks")
     parser.add_argument("--only", nargs="+", metavar="SECTION", help="some of the sections")
     parser.add_argument("--tests", action="store_true", help="everything but the benchmarks")
-    parser.add_argument("--seconds", type=float, default=760.0, help="time for all of it")
+    parser.add_argument("--seconds", type=float, default=1400.0, help="time for all of it")
     parser.add_argument("--bench-seconds", type=float, default=150.0, help="time for the decode benchmark's rows")
     options = parser.parse_args(arguments)
     if not _sees_gpu():
