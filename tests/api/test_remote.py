@@ -376,3 +376,10 @@ def test_a_caller_with_thousands_of_open_files(begin):
         for file in files:
             os.close(file)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_engine_that_runs_has_no_folder_any_more_and_a_group_of_its_own(begin, folder):
+    """Neither can be left behind, and Ctrl-C in a terminal does not reach it."""
+    runner = begin("plain")
+    assert not list(Path(folder).iterdir())
+    assert os.getpgid(runner.pid) == runner.pid != os.getpgid(0)
