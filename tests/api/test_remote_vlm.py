@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -134,6 +135,20 @@ def test_what_is_wrong_with_the_files_needs_no_process(tmp_path, monkeypatch):
         gapless.load(tmp_path, process="yes")
     with pytest.raises(errors.InvalidRequest, match="device must be"):
         gapless.load(tmp_path, process=True, device=3)
+
+
+def test_a_folder_whose_name_cannot_be_told_to_another_process(micro_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(EngineProcess, "__init__", None)
+    folder = tmp_path / "half \udcff"
+    try:
+        shutil.copytree(micro_folder, folder)
+    except (OSError, UnicodeError):
+        pytest.skip("this file system has no such names")
+    with pytest.raises(errors.InvalidRequest, match="no UTF-8") as caught:
+        gapless.load(folder, device="cpu", process=True)
+    assert caught.value.param == "model"
+    with pytest.raises(errors.InvalidRequest, match="device"):
+        gapless.load(micro_folder, device="\udcff", process=True)
 
 
 def test_without_the_extra_the_error_names_it(micro_folder, monkeypatch):

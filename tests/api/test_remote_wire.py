@@ -130,6 +130,43 @@ def test_errors_of_other_classes_keep_their_name_and_text():
     assert isinstance(wire.ErrorNote("shown", "").error(RuntimeError), RuntimeError), "not a class of errors"
 
 
+def test_any_error_can_be_told_whatever_its_text_and_its_causes_are():
+    class Mute(Exception):
+        __hash__ = Exception.__hash__
+
+        def __str__(self):
+            raise ValueError("no words")
+
+        def __eq__(self, other):
+            raise ValueError("not comparable either")
+
+    odd = errors.InvalidRequest("a \ud800 b", param="\udcff")
+    round_about = [ValueError("a"), Mute(), odd]
+    for one, behind in zip(round_about, [*round_about[1:], round_about[0]], strict=True):
+        one.__cause__ = behind
+    long = ValueError("0")
+    for n in range(3000):
+        long = caused(ValueError(str(n)), long)
+    alone = ValueError("alone")
+    alone.__cause__ = alone
+    heard = []
+    for error in (odd, long, alone):
+        died = wire.decode_upward(wire.encode(wire.Died(wire.ErrorNote.of(error))))
+        heard.append(chain(died.error))
+    assert heard[0] == [
+        ("InvalidRequest", "a \\ud800 b"),
+        ("ValueError", "a"),
+        ("Mute", "an error that cannot be shown"),
+    ]
+    assert wire.ErrorNote.of(odd).param == "\\udcff"
+    assert heard[1] == [("ValueError", str(n)) for n in range(2999, 2999 - wire.CAUSES, -1)]
+    assert heard[2] == [("ValueError", "alone")]
+
+
+def chain(note):
+    return [] if note is None else [(note.name, note.text), *chain(note.cause)]
+
+
 @often
 @given(st.binary(max_size=40), st.booleans())
 def test_noise_is_no_message(noise, down):

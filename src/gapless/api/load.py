@@ -177,9 +177,10 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
     tokenizer = _tokenizer(config, files.tokenizer)
     crops = crop_spec(config.vision)
     rows = opening.max_rows or max(ROWS.values())
+    orders = _for_child(opening, located)
     process = EngineProcess(_arena_bytes(crops, limits, rows))
     try:
-        ready = process.open(_for_child(opening, located), progress)
+        ready = process.open(orders, progress)
         plan = _plan(ready.plan)
     except BaseException:
         process.kill()
@@ -191,10 +192,20 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
 
 
 def _for_child(opening: Opening, located: Located) -> Opening:
-    """The child looks published models up in the cache, where their tokenizers are too; anything else is a folder."""
-    if located.tokenizer is not None:
-        return opening
-    return replace(opening, model=str(located.folder), revision=located.behaves)
+    """The child looks published models up in the cache, where their tokenizers are too; anything else is a folder.
+    Raises `InvalidRequest` for a name that cannot be told to another process."""
+    if located.tokenizer is None:
+        opening = replace(opening, model=str(located.folder), revision=located.behaves)
+    for name, word in (("model", opening.model), ("device", opening.device), ("revision", opening.revision or "")):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"{name} {shown(word)} holds bytes that are no UTF-8, and cannot be told to an engine process; use "
+                "another name",
+                param=name,
+            ) from error
+    return opening
 
 
 def _plan(fields: Mapping[str, Any] | None) -> GpuPlan | None:

@@ -28,6 +28,10 @@ PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What asks to end is for the parent: supervisors send it to all, and the parent still needs its engine."""
 
 
+CAUSES = 16
+"""An error and the causes behind it that are told. Causes may also go round in a circle."""
+
+
 class ErrorNote(msgspec.Struct, frozen=True):
     """An error in words. `name` is its class; `param` as in `GaplessError`."""
 
@@ -38,11 +42,16 @@ class ErrorNote(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorNote:
-        """Of an error and the causes behind it."""
-        text = error.args[0] if len(error.args) == 1 and isinstance(error.args[0], str) else str(error)
-        param = error.param if isinstance(error, GaplessError) else None
-        cause = None if error.__cause__ is None or error.__cause__ is error else cls.of(error.__cause__)
-        return cls(type(error).__name__, text, param, cause)
+        """Of an error and the causes behind it, whatever they are: it is written where nothing more may fail."""
+        chain: list[BaseException] = []
+        behind: BaseException | None = error
+        while behind is not None and len(chain) < CAUSES and all(behind is not one for one in chain):
+            chain.append(behind)
+            behind = behind.__cause__
+        note: ErrorNote | None = None
+        for one in reversed(chain[1:]):
+            note = cls(type(one).__name__, _text(one), _param(one), note)
+        return cls(type(error).__name__, _text(error), _param(error), note)
 
     def error(self, otherwise: type[Exception] = RequestFailed) -> Exception:
         """The error again; of a class that is not known here, one of class `otherwise` that names it."""
@@ -64,6 +73,22 @@ class ErrorNote(msgspec.Struct, frozen=True):
             return kind(self.text)
         except TypeError:  # takes more than a text
             return None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return _spelled(error.args[0] if len(error.args) == 1 and isinstance(error.args[0], str) else str(error))
+    except Exception:  # its own `__str__` fails
+        return "an error that cannot be shown"
+
+
+def _param(error: BaseException) -> str | None:
+    return _spelled(error.param) if isinstance(error, GaplessError) and error.param is not None else None
+
+
+def _spelled(text: str) -> str:
+    """What UTF-8 cannot spell (bytes of a file's name, half a surrogate pair) as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
