@@ -96,6 +96,19 @@ class RequestTimeout(GaplessError):
     status: ClassVar[int] = 504
 
 
+def overdue(waited: float, tokens: int) -> RequestTimeout:
+    """What a request's timeout has cut off: so many tokens, `waited` seconds after it was handed to the engine."""
+    if tokens:
+        return RequestTimeout(
+            f"the request's timeout ran out after {waited:.3f} s and {tokens} tokens; allow more time or lower "
+            "max_tokens"
+        )
+    return RequestTimeout(
+        f"the request's timeout ran out before its first token, {waited:.3f} s after the engine was given it (the "
+        "picture is read before that); allow more time"
+    )
+
+
 class RequestCancelled(GaplessError):
     """The caller cancelled the request, or stopped reading its stream."""
 

@@ -77,6 +77,8 @@ def test_options_reach_the_library(vlm: FakeVLM) -> None:
         "settings": {"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "seed": 7, "timeout": 2.5},
         "spatial_refs": [[0.5, 0.25], [0, 0, 1, 0.5]],
     }
+    assert main(["caption", "a.png", "--stop", ".", "--stop", "!", "--logprobs", "3", "--json"]) == 0
+    assert vlm.calls.pop(1)[2]["settings"] == {"stop": [".", "!"], "logprobs": 3}
     assert main(["detect", "a.png", "star", "--max-objects", "4", "--max-tokens", "12"]) == 0
     assert vlm.calls[1][2] == {"object": "star", "settings": {"max_objects": 4, "max_tokens": 12}}
 
@@ -170,6 +172,7 @@ def test_json_stream_ends_with_the_whole_result(vlm: FakeVLM, capsys: pytest.Cap
     found = lines(capsys.readouterr().out)
     assert found[:2] == [{"chunk": "brightness"}, {"chunk": "40"}]
     assert found[2]["answer"] == "brightness 40" and found[2]["completed"] is True and "metrics" in found[2]
+    assert found[2]["image"] == "a.png"
     assert main(["segment", "a.png", "star", "--stream", "--json"]) == 0
     found = lines(capsys.readouterr().out)
     assert [sorted(line)[0] for line in found] == ["bbox", "chunk", "bbox"]
@@ -228,6 +231,9 @@ def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.Captur
         (["query", "what?", "--draw", "x.png"], "none was given"),
         (["caption", "a.png", "--temperature", "-1"], "temperature must be"),
         (["caption", "a.png", "--max-tokens", "0"], "max_tokens must be"),
+        (["caption", "a.png", "--logprobs", "2"], "add --json"),
+        (["query", "what?", "--json", "--logprobs", "21"], "logprobs must be"),
+        (["query", "what?", "--stop", ""], "stop must be"),
         (["point", "a.png", "star", "--spatial-ref", "1,2"], "--spatial-ref '1,2'"),
         (["point", "a.png", "star", "--spatial-ref", "nan,0"], "--spatial-ref 'nan,0'"),
         (["point", "a.png", "star", "--spatial-ref", ".9,.9,.1,.1"], "--spatial-ref '.9,.9,.1,.1'"),

@@ -50,6 +50,7 @@ def test_inspect_of_a_whole_checkpoint(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["inspect", str(folder)]) == 0
     out, err = capsys.readouterr()
     assert "hugging face" in out and "weights take" in out and err == ""
+    assert out.startswith("folder ") and " None" not in out
 
 
 @pytest.mark.usefixtures("no_cache")
@@ -80,7 +81,8 @@ def test_inspect_tells_all_that_loading_would_refuse(tmp_path: Path, capsys: pyt
     (folder / "tokenizer.json").unlink()
     assert main(["inspect", str(folder), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["problems"] == [
-        "missing tokenizer.json",
+        "missing tokenizer.json. Put the tokenizer the weights were trained with beside them (Moondream 2 of "
+        "2025-06-21 and later: tokenizer.json of moondream/starmie-v1).",
         "missing text.wte [128, 64]",
         "unexpected model.extra",
         "model.text.post_ln.bias has shape [5], expected [64]",

@@ -43,6 +43,8 @@ def test_help_shows_its_examples(command: str, capsys: pytest.CaptureFixture[str
     assert main([*command.split(), "--help"]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert EXAMPLES[command]
+    assert main([*command.split(), "-h"]) == 0
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == said
     for example in EXAMPLES[command]:
         assert f"$ {example.line}" in said and f"# {example.meaning}" in said
 

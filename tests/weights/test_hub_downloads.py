@@ -167,4 +167,4 @@ def test_pull_then_models_then_inspect(hub: FakeHub, capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     assert (found["layout"], found["revision"], found["problems"]) == ("internal", "2025-06-21", [])
     assert main(["pull", "glint"]) == 1
-    assert "is no hub id" in capsys.readouterr().err
+    assert "glint is bundled with gapless and needs no download" in capsys.readouterr().err

@@ -32,7 +32,7 @@ from gapless.api.channel import Channel
 from gapless.api.remote_shelf import RemoteShelf
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
-from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, RequestTimeout
+from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, overdue
 from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot, Standing
 from gapless.observe.answers import Answers
@@ -330,13 +330,7 @@ class RemoteRunner:
         for request in list(self._pending):
             if request.deadline is not None and request.deadline <= self.now():
                 waited = self.now() - (request.submitted or 0.0)
-                self._withdraw(
-                    request,
-                    RequestTimeout(
-                        f"the request's timeout ran out after {waited:.3f} s and 0 tokens; allow more time or lower "
-                        "max_tokens"
-                    ),
-                )
+                self._withdraw(request, overdue(waited, 0))
 
     def _send(self, request: Request) -> bool:
         prompt = request.prompt

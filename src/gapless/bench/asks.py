@@ -29,7 +29,7 @@ class Ask:
 
     skill: Skill
     text: str
-    settings: Mapping[str, float | int | str] = field(default_factory=dict)
+    settings: Mapping[str, float | int | str | list[str]] = field(default_factory=dict)
     reasoning: bool = False
     spatial_refs: list[list[float]] | None = None
     force: bool = False

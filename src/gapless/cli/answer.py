@@ -78,12 +78,12 @@ def answer(ask: Ask, pictures: Sequence[PictureWord], engine: Engine, output: Ou
 
 def _ask_one(ask: Ask, job: Job | None, engine: Engine, output: Output) -> int:
     image = load_picture(job.picture.source, ImageLimits()) if job else None  # a bad picture is told before loading
+    named = {"image": job.picture.name} if job else {}
     with loaded(engine) as vlm:
         if output.stream:
-            show_stream(ask.stream(vlm, image), as_json=output.json)
+            show_stream(ask.stream(vlm, image), named, as_json=output.json)
             return 0
         result = ask.put(vlm, image)
-    named = {"image": job.picture.name} if job else {}
     if job and job.file and image is not None:
         named["drawn"] = str(draw_answer(ask, result, image, job.file))
         complain(f"drawn to {job.file}")

@@ -27,6 +27,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example('gapless query a.png b.png "What colour is the star?"', "one JSON line a picture"),
         Example('cat photo.png | gapless query - "What is this?" --stream', "a picture from standard input"),
         Example('gapless query "Who are you?" --temperature 0', "no picture: a question by itself"),
+        Example(
+            'gapless query photo.png "How many?" --json --logprobs 2', "how sure it was of each token, for machines"
+        ),
     ),
     "caption": (
         Example("gapless caption photo.png --length short", "a few words"),

@@ -67,7 +67,7 @@ def _show(shown: dict[str, Any]) -> None:
     rows = [(key, shown[key]) for key in ("folder", "layout", "revision", "licence")]
     rows += [("files", ", ".join(shown["files"])), ("tensors", f"{shown['tensors']}, {shown['bytes'] / 1e9:.3f} GB")]
     rows += [("dtypes", ", ".join(f"{count} {dtype}" for dtype, count in shown["dtypes"].items()))]
-    rows += [(part, ", ".join(f"{key} {value}" for key, value in values.items())) for part, values in dims.items()]
+    rows += [(part, _dimensions(values)) for part, values in dims.items()]
     if dims:
         memory = ", ".join(f"{size / 1e9:.3f} GB in {dtype}" for dtype, size in shown["memory"].items())
         rows += [("parameters", f"{shown['parameters']:,}"), ("weights take", memory)]
@@ -76,3 +76,8 @@ def _show(shown: dict[str, Any]) -> None:
         complain(problem)
     if len(problems) > SPELT_OUT:
         complain(f"and {len(problems) - SPELT_OUT} more problems")
+
+
+def _dimensions(values: dict[str, Any]) -> str:
+    """Those that there are: a dense model has no experts."""
+    return ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)

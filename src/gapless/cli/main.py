@@ -25,7 +25,12 @@ FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 UsageError: type[Exception] = cast(type[Exception], typer.BadParameter.__mro__[1])
 """What every complaint about a command line derives from; typer exports only its child."""
 
-app = typer.Typer(name="gapless", add_completion=False, epilog=epilog(""))
+app = typer.Typer(
+    name="gapless",
+    add_completion=False,
+    epilog=epilog(""),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 for _name, _command in skills.COMMANDS.items():
     app.command(_name, epilog=epilog(_name))(_command)
 app.command("serve", epilog=epilog("serve"))(serve.serve)

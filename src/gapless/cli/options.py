@@ -155,6 +155,16 @@ TopPOption = Annotated[
 SeedOption = Annotated[
     int | None, typer.Option("--seed", metavar="N", rich_help_panel=SAMPLE, help="Same seed, same answer.")
 ]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", rich_help_panel=SAMPLE, help="End before this text; may be given again."),
+]
+LogprobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--logprobs", metavar="N", rich_help_panel=SAMPLE, help="With --json: each token's logprob, and N alternatives."
+    ),
+]
 SpatialRefOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -210,6 +220,7 @@ DrawOption = Annotated[
 
 Adapters = tuple[tuple[str, str], ...]
 """Names and paths."""
+Setting = float | int | str | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +273,13 @@ def chosen_adapter(adapters: Adapters, use: str | None) -> str | None:
     return use or next(iter(names), None)
 
 
-def checked_settings(**named: float | str | None) -> dict[str, float | int | str]:
+def check_scored(logprobs: int | None, output: Output) -> None:
+    """Logprobs are shown in JSON alone."""
+    if logprobs is not None and not output.json:
+        raise typer.BadParameter("--logprobs are shown in JSON; add --json")
+
+
+def checked_settings(**named: float | str | list[str] | None) -> dict[str, Setting]:
     """The settings that were given, checked before a model is loaded. A wrong one is a usage error."""
     given = {name: value for name, value in named.items() if value is not None}
     try:

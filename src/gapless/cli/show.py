@@ -51,10 +51,11 @@ def show_result(ask: Ask, result: Result) -> None:
             _show_rows(ask, POINT, [result["gaze"]] if result["gaze"] else [])
 
 
-def show_stream(stream: Stream, *, as_json: bool) -> None:
-    """Print an answer as it comes. As JSON: its pieces, one object a line, and last the whole result, "completed"."""
+def show_stream(stream: Stream, named: dict[str, Any], *, as_json: bool) -> None:
+    """Print an answer as it comes. As JSON: its pieces, one object a line, and last the whole result, "completed",
+    behind what it is `named`."""
     if as_json:
-        _stream_json(stream)
+        _stream_json(stream, named)
         return
     if reasoning := stream.reasoning():
         _show_reasoning(reasoning)
@@ -66,13 +67,13 @@ def show_stream(stream: Stream, *, as_json: bool) -> None:
         print()
 
 
-def _stream_json(stream: Stream) -> None:
+def _stream_json(stream: Stream, named: dict[str, Any]) -> None:
     for piece in stream:
         if isinstance(piece, str):
             json_line({"chunk": piece})
         elif "completed" not in piece:
             json_line(piece)
-    json_line(stream.result() | {"completed": True})
+    json_line(named | stream.result() | {"completed": True})
 
 
 def _show_reasoning(reasoning: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from gapless.cli.options import (
     JsonOption,
     LengthChoice,
     LengthOption,
+    LogprobsOption,
     MaxObjectsOption,
     MaxRowsOption,
     MaxTokensOption,
@@ -33,12 +34,14 @@ from gapless.cli.options import (
     ReasoningOption,
     SeedOption,
     SpatialRefOption,
+    StopOption,
     StreamOption,
     Switch,
     TemperatureOption,
     TimeoutOption,
     TopPOption,
     UseAdapterOption,
+    check_scored,
     checked_settings,
     chosen_adapter,
     gaze_from,
@@ -67,6 +70,8 @@ def query(
     temperature: TemperatureOption = None,
     top_p: TopPOption = None,
     seed: SeedOption = None,
+    stop: StopOption = None,
+    logprobs: LogprobsOption = None,
     stream: StreamOption = False,
     json: JsonOption = False,
     draw: DrawOption = None,
@@ -90,14 +95,18 @@ def query(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
+        stop=stop,
+        logprobs=logprobs,
         timeout=timeout,
     )
+    output = Output(json, draw, stream)
+    check_scored(logprobs, output)
     ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
     return answer(
         ask,
         read_pictures(pictures or []),
         Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
-        Output(json, draw, stream),
+        output,
     )
 
 
@@ -108,6 +117,8 @@ def caption(
     temperature: TemperatureOption = None,
     top_p: TopPOption = None,
     seed: SeedOption = None,
+    stop: StopOption = None,
+    logprobs: LogprobsOption = None,
     stream: StreamOption = False,
     json: JsonOption = False,
     draw: DrawOption = None,
@@ -130,14 +141,18 @@ def caption(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
+        stop=stop,
+        logprobs=logprobs,
         timeout=timeout,
     )
+    output = Output(json, draw, stream)
+    check_scored(logprobs, output)
     ask = Ask("caption", length.value, settings)
     return answer(
         ask,
         read_pictures(_some(pictures)),
         Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
-        Output(json, draw, stream),
+        output,
     )
 
 

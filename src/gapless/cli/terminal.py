@@ -55,7 +55,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, *, framed: bool) -> Table:
     grid = Table(
-        *columns, title=title or None, title_justify="left", box=box.ROUNDED if framed else None, pad_edge=framed
+        *columns,
+        title=title or None,
+        title_justify="left",
+        show_header=any(columns),
+        box=box.ROUNDED if framed else None,
+        pad_edge=framed,
     )
     for row in rows:
         grid.add_row(*(escape(str(cell)) for cell in row))

@@ -14,7 +14,7 @@ from gapless.engine.admission import Admission
 from gapless.engine.mailbox import Mail
 from gapless.engine.needs import InFlight
 from gapless.engine.sequence import History, Roster, Running, Times
-from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout
+from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout, overdue
 from gapless.observe.meter import Meter
 from gapless.records import Emission, Finish, FinishReason, Flags, Request, RowRecord, RowRef
 
@@ -230,11 +230,7 @@ def _cancelled(request_id: int) -> RequestCancelled:
 
 
 def _timed_out(history: History, now: float) -> RequestTimeout:
-    waited = now - history.times.submitted
-    return RequestTimeout(
-        f"the request's timeout ran out after {waited:.3f} s and {len(history.tokens)} tokens; allow more time or "
-        "lower max_tokens"
-    )
+    return overdue(now - history.times.submitted, len(history.tokens))
 
 
 def _non_finite(seq: Running) -> NonFiniteLogits:

@@ -68,7 +68,8 @@ def check_chat(context: SkillContext, conversation: Conversation, reasoning: obj
     if fewest > context.max_context:
         raise PromptTooLong(
             f"the messages take at least {fewest} tokens, {shown} of them for {len(conversation.pictures)} pictures, "
-            f"and the model's whole context is {context.max_context}; leave some out",
+            f"and the model's whole context is {context.max_context}; "
+            + ("leave some out" if len(texts) > 2 or len(conversation.pictures) > 1 else "shorten the text"),
             param="messages",
         )
 

@@ -40,7 +40,7 @@ def find_files(folder: Path, tokenizer: Path | None = None) -> ModelFolder:
     missing = [path.name for path in (files.config, files.tokenizer, *files.weights) if not path.is_file()]
     if missing:
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise ModelNotFound(f"{folder} lacks {names}. {_remedy(missing)}")
+        raise ModelNotFound(f"{folder} lacks {names}. {remedy(missing)}")
     return files
 
 
@@ -65,7 +65,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _remedy(missing: Sequence[str]) -> str:
+def remedy(missing: Sequence[str]) -> str:
+    """What to do about files that a folder lacks."""
     if missing == [TOKENIZER]:
         return (
             "Put the tokenizer the weights were trained with beside them (Moondream 2 of 2025-06-21 and later: "

@@ -17,7 +17,7 @@ from gapless.models.moondream.names import layout_of
 from gapless.models.moondream.weights_map import tensor_shapes
 from gapless.weights.checkpoint import check_parts
 from gapless.weights.facts import Facts, facts
-from gapless.weights.folder import CONFIG, ModelFolder, find_weights
+from gapless.weights.folder import CONFIG, TOKENIZER, ModelFolder, find_weights, remedy
 from gapless.weights.hub import Located
 from gapless.weights.recipes import Kept
 from gapless.weights.stored import read_headers
@@ -38,12 +38,12 @@ class Inspected:
 def inspect(located: Located) -> Inspected:
     """Look at it. Raises `ModelNotFound` without a config or weights, `InvalidCheckpoint` for files that are none."""
     folder = located.folder
-    files = ModelFolder(folder, folder / CONFIG, located.tokenizer or folder / "tokenizer.json", find_weights(folder))
+    files = ModelFolder(folder, folder / CONFIG, located.tokenizer or folder / TOKENIZER, find_weights(folder))
     missing = [path.name for path in (files.config, *files.weights) if not path.is_file()]
     if missing:
         raise ModelNotFound(f"{folder} lacks {', '.join(missing[:8])}; nothing of it can be told.", param="folder")
     headers = read_headers(files.weights)
-    problems = [] if files.tokenizer.is_file() else ["missing tokenizer.json"]
+    problems = [] if files.tokenizer.is_file() else [f"missing {TOKENIZER}. {remedy([TOKENIZER])}"]
     try:
         config = identify(files, located.behaves)
     except GaplessError as error:
