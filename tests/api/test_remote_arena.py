@@ -80,6 +80,18 @@ def test_several_pictures_go_in_together_or_not_at_all(arena, view):
     assert arena.held == 0 and arena.place_all([large]) is not None
 
 
+def test_all_room_can_be_used_and_none_is_taken_that_is_not_needed(arena):
+    placed = [arena.place(picture(seed, 20)) for seed in range(4)]
+    assert [region.offset for region in placed] == [0, ALIGN, 2 * ALIGN, 3 * ALIGN]
+    arena.free(ALIGN)
+    assert arena.place(picture(9, 20)).offset == ALIGN, "a gap of just its size"
+    exact = picture(1, 64)
+    assert exact.crops.nbytes == 6 * ALIGN == room_for([exact])
+    odd = Arena(3 * ALIGN + 1)
+    assert odd.capacity == 4 * ALIGN and odd.place(picture(7, 50)) is not None
+    odd.close()
+
+
 def test_nothing_is_copied_until_there_is_room_for_all(arena, monkeypatch):
     copied = []
     monkeypatch.setattr(arena, "_copy", lambda picture, offset: copied.append(offset))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gapless.errors import EngineClosed, EngineDead, NonFiniteLogits, RequestCancelled, RequestTimeout
 from gapless.observe.accounting import Accounting, Snapshot, Standing
-from gapless.observe.answers import TOKENS, Answers, Ending, Histogram
+from gapless.observe.answers import SECONDS, SHORT_SECONDS, TOKENS, Answers, Ending, Histogram
 from gapless.records import Finish, FinishReason, Metrics
 
 NOTHING = Metrics(0, 0, 0.0, 0.0, 0.0, 0.0)
@@ -42,6 +42,29 @@ def test_times_and_tokens_of_a_request():
     right = {"queue": (1, 0.01), "prefill": (1, 0.02), "first_token": (1, 0.03), "decode": (1, 0.08)}
     right |= {"whole": (1, 0.11), "token_gap": (4, 0.08), "prompt": (1, 100), "generated": (1, 5)}
     assert told == {name: (count, pytest.approx(total)) for name, (count, total) in right.items()}
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_the_shortest_answers_are_measured_too(tokens):
+    """One token has a first and no gap, two have one gap; a prompt of one token is a prompt."""
+    answers = Answers()
+    answers.note(Finish(Metrics(1, tokens, 10, 20, 30, 80), FinishReason.LENGTH))
+    counts = {name: sum(one.counts) for name, one in answers.endings().spreads.items()}
+    assert counts == dict.fromkeys(counts, 1) | dict.fromkeys(("decode", "token_gap"), tokens - 1)
+
+
+def test_what_was_told_does_not_change():
+    answers = Answers()
+    told = answers.endings()
+    answers.note(Finish(Metrics(1, 2, 10, 20, 30, 80), FinishReason.LENGTH))
+    assert told.ended["length"] == 0 and sum(told.spreads["queue"].counts) == 0
+    spreads = answers.endings().spreads
+    assert {name: one.bounds for name, one in spreads.items()} == dict.fromkeys(spreads, SECONDS) | {
+        "token_gap": SHORT_SECONDS,
+        "prompt": TOKENS,
+        "generated": TOKENS,
+    }
+    assert all(len(one.counts) == len(one.bounds) + 1 for one in spreads.values())
 
 
 def test_without_a_token_there_is_no_time_to_it():

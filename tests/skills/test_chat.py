@@ -89,6 +89,30 @@ def test_messages_of_one_role_in_a_row_are_one(md3):
     assert [(t.text, t.answer, len(t.pictures)) for t in said.turns] == [("a\nb", "c\nd", 1), ("e", None, 0)]
 
 
+def test_pictures_of_messages_in_a_row_come_in_order():
+    messages = [user("a", SHOWN), user(SHOWN, "b", SHOWN), {"role": "user", "content": "c"}]
+    (turn,) = read_messages(messages).turns
+    assert [part.where for part in turn.pictures] == [
+        f"messages[{n}].content[{i}]" for n, i in ((0, 1), (1, 0), (1, 2))
+    ]
+    assert (turn.text, turn.where) == ("a\nb\nc", "messages[2]")
+
+
+def test_white_space_around_a_system_message_is_none_of_it():
+    said = read_messages([{"role": "system", "content": " \nBe brief.\n"}, user("a")])
+    assert said.system == "Be brief."
+    assert read_messages([{"role": "system", "content": " "}, user("a")]).system == ""
+
+
+def test_only_the_last_message_may_be_without_words():
+    """And only where a skill needs none."""
+    last = read_messages([user("a"), assistant("b"), user(SHOWN)], wordless=True)
+    assert last.turns[-1].text == "" and len(last.turns[-1].pictures) == 1
+    with pytest.raises(InvalidRequest, match="has no text") as caught:
+        read_messages([user(SHOWN), assistant("b"), user("a")], wordless=True)
+    assert caught.value.param == "messages[0]"
+
+
 def test_very_many_messages_in_a_row_take_no_longer_than_their_number():
     said = read_messages([user("a")] * 50_000 + [assistant("b")] * 2 + [user("c")])
     assert said.turns[0].text == "\n".join(["a"] * 50_000) and said.turns[0].where == "messages[49999]"
