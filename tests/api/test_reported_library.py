@@ -67,7 +67,7 @@ def test_s_mem_05_of_a_long_list_only_a_window_is_decoded_ahead(micro_folder, mo
 
 def test_s_con_08_and_18_pictures_of_unlike_sizes_together_are_answered_as_alone(vlm, micro_folder):
     pictures = [noise(1, 10, 10), noise(2, 300, 4000), noise(3, 756, 756), None, noise(1, 10, 10), noise(4, 1, 1)]
-    settings = WARM | {"seed": 9}
+    settings = WARM | {"seed": 10}
     alone = [told(vlm.query(picture, "What is here?", settings=settings)) for picture in pictures]
     with gapless.load(micro_folder, max_rows=8) as model, ThreadPoolExecutor(12) as pool:
         asked = [pool.submit(model.query, p, "What is here?", settings=settings) for p in pictures * 3]
