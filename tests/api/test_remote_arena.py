@@ -122,3 +122,15 @@ def test_a_region_outside_is_refused(view, offset, shape):
     assert view.lent == 0
     last = view.picture(Region(4 * ALIGN - 12, (1, 2, 2, 3), "d", (1, 1), 2, 2))
     assert last.crops.shape == (1, 2, 2, 3), "up to the last byte"
+
+
+def test_what_another_thread_frees_meanwhile_is_taken_next_time(view):
+    class Growing(list):
+        def __getitem__(self, where):
+            found = super().__getitem__(where)
+            self.append(ALIGN)
+            return found
+
+    view._freed = Growing([0, 0])
+    assert view.take_freed() == (0, 0)
+    assert view.take_freed() == (ALIGN,)

@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import tempfile
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from tests.fakes.sim_clock import SimClock
 
 from gapless.api import child, remote, wire
 from gapless.api.arena import ALIGN, Arena
+from gapless.api.spawn import EngineProcess
 from gapless.config import EngineConfig
 from gapless.errors import EngineClosed, EngineDead, RequestTimeout
 from gapless.observe.accounting import Accounting
@@ -224,3 +226,31 @@ def test_the_nearest_deadline_of_those_without_room_is_kept(both, monkeypatch):
     soon = submit(runner, deadline=runner.now() + 0.05)
     assert isinstance(soon.hear().finish.error, RequestTimeout)
     assert list(runner._open) == [late.id] and not process.sent
+
+
+def test_last_words_may_come_in_several_breaths():
+    class SlowLine:
+        waits = 0
+
+        def wait(self, seconds):
+            self.waits += 1
+            self.left = self.waits in (2, 4)
+
+        def receive(self):
+            frame, self.left = (b"word" if self.left else None), False
+            return frame
+
+    assert EngineProcess.last_words(SimpleNamespace(line=SlowLine())) == [b"word"] * 2
+
+
+def test_where_the_way_to_temporary_files_is_long_the_socket_is_elsewhere(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    process = EngineProcess(ALIGN, "tests.fakes.sim_child")
+    try:
+        process.hear()
+        assert not list(deep.iterdir())
+    finally:
+        process.kill()
+        process.end()
