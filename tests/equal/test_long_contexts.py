@@ -36,10 +36,12 @@ RAW = micro_config(CONTEXT, third=True)
 CONFIG = EngineConfig(max_rows=3, page_size=16, pages=1000, lookahead=16)
 
 
-def long_model(kernels=None):
-    tensors = micro_tensors(RAW)
+def long_model(kernels=None, **text):
+    """`text`: other dimensions."""
+    raw = {**RAW, "text": RAW["text"] | text}
+    tensors = micro_tensors(raw)
     tensors["text.lm_head.bias"][0] = -20.0  # answers go on to their limit
-    return Moondream(read_config(RAW), tensors, kernels)
+    return Moondream(read_config(raw), tensors, kernels)
 
 
 def shown():
@@ -131,7 +133,7 @@ def test_a_long_prompt_crosses_the_usual_widths(monkeypatch):
 @pytest.mark.slow
 def test_the_last_position_of_the_context_is_of_use():
     """A prompt of almost all 32768 positions, fed 64 ids at a time over the widest table; one token more is refused."""
-    model = long_model(Graphed())
+    model = long_model(Graphed(), n_heads=1, n_kv_heads=1, n_layers=1)
     table = build_table(Templates.of(model.config).rules())
     config = EngineConfig(depth=2, max_rows=1, page_size=16, lookahead=16)
     device = CudaDevice(model, table, config, CudaDeviceConfig(graphs=False), InlineRuntime())
