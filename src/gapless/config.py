@@ -47,6 +47,7 @@ class Opening:
     """Names and paths of adapters."""
     max_adapters: int | None = None
     max_adapter_rank: int | None = None
+    max_context: int | None = None
 
     def engine(self, rows: int) -> EngineConfig:
         """The engine's part; `rows` if nothing is said about them."""

@@ -20,6 +20,7 @@ from gapless.weights.hub import ASSETS
         *({"max_rows": v} for v in ("x", 1.5, -1, 10**6)),
         *({"page_size": v} for v in (7, 0, 16.0, 10**9)),
         *({"pages": v} for v in (0, 1, 2.5, "9", 10**12)),
+        *({"max_context": v} for v in (0, 17, 193, 10**6, "9", 2.5)),
         *({"threads": v} for v in (0, -1, "2", 1.5)),
         *({"image_limits": v} for v in (5, (1, 2))),
         *({"device": v} for v in (None, ["cpu"], 10**5000)),
@@ -68,6 +69,13 @@ def test_a_fork_of_a_process_that_used_the_gpu_cannot_load_on_it(micro_folder, m
         gapless.load(micro_folder, device=device)
     assert raised.value.param == "device"
     gapless.load(micro_folder, device="cpu").close()
+
+
+def test_a_shorter_context_bounds_prompt_and_answer(micro_folder):
+    with gapless.load(micro_folder, max_context=64) as vlm:
+        assert vlm.query(question="x", settings={"max_tokens": 30, "temperature": 0})["answer"] is not None
+        with pytest.raises(errors.PromptTooLong, match="context of 64"):
+            vlm.query(question="x", settings={"max_tokens": 64})
 
 
 def test_a_model_that_is_not_there():

@@ -2,13 +2,14 @@
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.fakes.micro import micro_config
 
-from gapless.errors import InvalidCheckpoint
-from gapless.models.moondream.config import Template, read_config
+from gapless.errors import InvalidCheckpoint, InvalidRequest
+from gapless.models.moondream.config import REVISIONS, Template, read_config, with_context
 from gapless.models.moondream.weights_map import tensor_shapes
 
 
@@ -121,3 +122,18 @@ def test_all_faults_are_named_at_once() -> None:
     for word in ("text.dim", "vision.enc_dim", "region.inner_dim"):
         assert word in str(caught.value)
     assert "crop_size" not in str(caught.value), "null means the default"
+
+
+@pytest.mark.parametrize(
+    ("revision", "least", "most"), [("2025-06-21", 731, 2048), ("moondream3", 731, 32768), ("moondream3.1", 731, 32768)]
+)
+def test_a_context_can_be_chosen(revision, least, most):
+    config = REVISIONS[revision]
+    for length in (least, 1500, most):
+        chosen = with_context(config, length)
+        assert chosen.text.max_context == length
+        assert replace(chosen, text=replace(chosen.text, max_context=config.text.max_context)) == config
+    for length in (least - 1, most + 1):
+        with pytest.raises(InvalidRequest, match=f"from 731 .* to {most} ") as raised:
+            with_context(config, length)
+        assert raised.value.param == "max_context"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "ROWS", "Progress", "assemble", "check_size", "crop_spec", "load", "open_model"]
 
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
-LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64}
+LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64, "max_context": 32768}
 """The most that `load` takes: beyond it lies no use, only memory that runs out."""
 SPARE_PICTURES = 4
 """Room of an engine process for pictures of requests that wait, beside those of all rows."""
@@ -61,6 +61,7 @@ def load(
     adapters: Mapping[str, str | Path] | None = None,
     max_adapters: int | None = None,
     max_adapter_rank: int | None = None,
+    max_context: int | None = None,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -75,6 +76,8 @@ def load(
     `adapters`: LoRA adapters, a folder or file by name; a call chooses one with `settings={"adapter": name}`, and calls
     with different ones run in one batch. `max_adapters` run at once, others wait (None: 8); given alone it makes room
     for `VLM.load_adapter`. `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64).
+    `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
+    4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     opening = Opening(
@@ -92,6 +95,7 @@ def load(
         adapters=_adapters(adapters),
         max_adapters=max_adapters,
         max_adapter_rank=max_adapter_rank,
+        max_context=max_context,
     )
     return open_model(opening, image_limits, process=process, progress=progress)
 
@@ -134,7 +138,7 @@ def _check(opening: Opening) -> None:
     _check_sizes({"depth": opening.depth, "page_size": opening.page_size})
     for name, _ in opening.adapters:
         adapter_name(name)
-    sizes = ("max_rows", "pages", "threads", "max_adapters", "max_adapter_rank")
+    sizes = ("max_rows", "pages", "threads", "max_adapters", "max_adapter_rank", "max_context")
     given = [(name, getattr(opening, name)) for name in sizes]
     _check_sizes({name: size for name, size in given if size is not None})
 

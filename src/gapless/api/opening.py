@@ -64,7 +64,14 @@ def _load_model(opening: Opening, device: str, progress: Progress | None) -> Loa
     from gapless.models.registry import load_model
 
     try:
-        return load_model(opening.model, device, opening.dtype, opening.revision, progress=progress)  # which checks it
+        return load_model(  # which checks it
+            opening.model,
+            device,
+            opening.dtype,
+            opening.revision,
+            progress=progress,
+            max_context=opening.max_context,
+        )
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(torch.device(device))
         raise NotEnoughMemory(

@@ -14,7 +14,7 @@ from gapless.config import DType
 from gapless.errors import GaplessError, InvalidRequest
 from gapless.kernels.choose import choose
 from gapless.models.base import Model
-from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.config import MoondreamConfig, with_context
 from gapless.models.moondream.identify import identify
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.random_weights import NEVER_ENDS, SIZES, has_fp8, random_config, random_tensors
@@ -58,17 +58,21 @@ def load_model(
     revision: str | None = None,
     exact: bool = False,
     progress: Progress | None = None,
+    max_context: int | None = None,
 ) -> Loaded:
     """Load a bundled model, a folder, or a hub id onto `device`.
 
     `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another type are converted. `revision` as in
     `locate`. `exact` fixes the rows of every GEMM on a GPU (`kernels.choose`). `progress` is told how much has been
-    read. Raises `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a device or dtype that does not exist.
+    read. `max_context`: see `with_context`. Raises `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a
+    device, dtype or context that does not exist.
     """
     where, kind = _device(device), _dtype(device, dtype)
     located = locate(name_or_folder, revision)
     files = find_files(located.folder, located.tokenizer)
     config = identify(files, located.behaves)
+    if max_context is not None:
+        config = with_context(config, max_context)
     tensors = read_weights(files.weights, config, kind, where, progress=progress)
     model = Moondream(config, tensors, choose(where, exact))
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision)

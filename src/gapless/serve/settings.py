@@ -62,6 +62,7 @@ class ServerSettings(BaseSettings):
     """Paths by name; in a variable NAME=PATH, separated by commas."""
     max_adapters: Size | None = None
     max_adapter_rank: Annotated[int, Field(ge=1, le=64)] | None = None
+    max_context: Size | None = None
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gapless.errors import InvalidCheckpoint
+from gapless.errors import InvalidCheckpoint, InvalidRequest
 
 REVISION = "2025-06-21"
 JANUARY = "2025-01-09"
@@ -233,6 +233,20 @@ def read_config(raw: Mapping[str, Any], revision: str | None = None) -> Moondrea
     if faults:
         raise InvalidCheckpoint(f"config.json: {'; '.join(faults)}. Take the config.json that belongs to the weights.")
     return config
+
+
+def with_context(config: MoondreamConfig, length: int) -> MoondreamConfig:
+    """The same for prompts and answers of up to `length` positions in all: more than the checkpoint says is only for
+    Moondream 3. Raises `InvalidRequest`."""
+    text = config.text
+    most = max(text.max_context, MOST_CONTEXT if config.revision.startswith(MOONDREAM_3) else 0)
+    if not text.prefix_attn < length <= most:
+        raise InvalidRequest(
+            f"max_context is {length}, but must be from {text.prefix_attn + 1} (a picture takes {text.prefix_attn}) to "
+            f"{most} with this model",
+            param="max_context",
+        )
+    return replace(config, text=replace(text, max_context=length))
 
 
 def _base(raw: Mapping[str, Any], sections: Mapping[str, Any], revision: str | None) -> MoondreamConfig:
