@@ -7,6 +7,7 @@ words what should not be; it is empty if all is well.
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import time
@@ -80,30 +81,34 @@ def prove(task: Task) -> dict[str, Any]:
     """See the module."""
     proof = Proof()
     found = _look(task, proof)
-    pictures = None
-    heard: dict[str, list[Heard]] = {}
-    for depth in (2, 1):
-        with _load(task, depth, found, proof) as vlm:
-            templates = vlm.desk.context.templates
-            asked = questions(templates)
-            mix = mixed(asked, task.count, PICTURES, tuple(task.adapters))
-            if pictures is None:
-                side = found.config.vision.crop_size if found.config else 0
-                pictures = [vlm.encode_image(picture) for picture in jpegs(0, PICTURES, side)]
-            began = time.perf_counter()
-            heard[f"depth {depth}"] = ask_alone(vlm, asked, pictures, LIMITS)
-            proof.facts[f"skills at depth {depth}, s"] = round(time.perf_counter() - began, 1)
-            if depth == 2:
-                heard["at once"], heard["alone"] = _ask_mix(vlm, mix, pictures, proof)
-                _tell_apart(vlm, asked[0], tuple(task.adapters), pictures, proof)
-            _leave(vlm, proof, depth)
-    judge = Judge(task)
+    pictures = jpegs(0, PICTURES, found.config.vision.crop_size if found.config else 1)
+    asked, mix, heard = _ask_all(task, 2, found, pictures, proof)
+    heard |= _ask_all(task, 1, found, pictures, proof)[2]
     for one, answer in zip((*asked, *mix), (*heard["depth 2"], *heard["at once"]), strict=True):
         proof.problems += misshapen(one, answer.answer)
+    judge = Judge(task)
     proof.facts["skills"] = _compare(asked, heard["depth 1"], heard["depth 2"], judge, proof, "depth 2 against depth 1")
     proof.facts["mix"] = _compare(mix, heard["alone"], heard["at once"], judge, proof, "at once against alone")
     proof.facts["said"] = {q.name: _shortly(h.answer) for q, h in zip(asked, heard["depth 2"], strict=True)}
     return {**proof.facts, "problems": proof.problems}
+
+
+def _ask_all(
+    task: Task, depth: int, found: Inspected, pictures: Sequence[bytes], proof: Proof
+) -> tuple[list[Question], list[Question], dict[str, list[Heard]]]:
+    """Load, ask and close; with depth 2 the mix too. The questions, the mix, and what was heard."""
+    with _load(task, depth, found, proof) as vlm:
+        asked = questions(vlm.desk.context.templates)
+        mix = mixed(asked, task.count, PICTURES, tuple(task.adapters))
+        shown = [vlm.encode_image(picture) for picture in pictures]
+        began = time.perf_counter()
+        heard = {f"depth {depth}": ask_alone(vlm, asked, shown, LIMITS)}
+        proof.facts[f"skills at depth {depth}, s"] = round(time.perf_counter() - began, 1)
+        if depth == 2:
+            heard["at once"], heard["alone"] = _ask_mix(vlm, mix, shown, proof)
+            _tell_apart(vlm, asked[0], tuple(task.adapters), shown, proof)
+        _leave(vlm, proof, depth)
+    return asked, mix, heard
 
 
 # -- files and memory ------------------------------------------------------------------------------------------------
@@ -135,10 +140,7 @@ def _look(task: Task, proof: Proof) -> Inspected:
 def _load(task: Task, depth: int, found: Inspected, proof: Proof) -> VLM:
     """Load through the library; how long it took and what it holds."""
     gpu = task.device != "cpu"
-    if gpu:
-        torch.zeros(1, device=task.device)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    _give_back(task.device)
     held, began = _driver() if gpu else 0, time.perf_counter()
     with HostMemory() as host:
         vlm = gapless.load(task.folder, device=task.device, depth=depth, adapters=dict(task.adapters) or None)
@@ -174,6 +176,15 @@ def _memory(task: Task, vlm: VLM, found: Inspected, held: int, proof: Proof) -> 
         "allocated": torch.cuda.memory_allocated(),
         "plan": asdict(plan),
     }
+
+
+def _give_back(device: str) -> None:
+    """Have a GPU ready, and of it nothing that nobody uses: an engine that was closed goes with its last name."""
+    gc.collect()
+    if device != "cpu":
+        torch.zeros(1, device=device)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 def _driver() -> int:
@@ -264,7 +275,9 @@ class Judge:
 
     @torch.inference_mode()
     def _open(self) -> Moondream:
-        task, loaded = self._task, load_model(self._task.folder, self._task.device, self._task.dtype)
+        task = self._task
+        _give_back(task.device)
+        loaded = load_model(task.folder, task.device, task.dtype)
         model = loaded.model
         assert isinstance(model, Moondream)
         if task.adapters:

@@ -60,7 +60,7 @@ MOON = ASSETS / "glint" / "adapters" / "moon" / "adapter.safetensors"
 def play_hashed(depth: int, slots: int, pages: int, graphs: bool = True, **sampling: int) -> Played:
     """A scene of the hash model, judged by the oracle; what was seen."""
     entries = shared_out(
-        mix_of_requests(depth + 10 * slots, 18, host=0.2, spread=12, inset=SPEC.prefix - 1), HASHED, depth
+        mix_of_requests(depth + 10 * slots, 24, host=0.5, spread=12, inset=SPEC.prefix - 1), HASHED, depth
     )
     entries = [
         replace(e, request=replace(e.request, sampling=replace(e.request.sampling, **sampling))) for e in entries
@@ -70,7 +70,8 @@ def play_hashed(depth: int, slots: int, pages: int, graphs: bool = True, **sampl
     with cuda_stage(model, table_of(SPEC), depth, graphs=graphs, seed=depth, **sizes) as played:
         judge_all(played.play(entries), expected(SPEC, entries), entries)
         prove(played, depth, graphs, landed=graphs)
-        assert played.device.referee.tally.adapters == played.proof.uploads >= len(HASHED)
+        wanted = {e.request.adapter.name for e in entries if e.request.adapter and e.cancelled is None}
+        assert played.device.referee.tally.adapters == played.proof.uploads >= len(wanted) > slots
         assert played.stage.engine.adapters.resident == slots and not played.stage.engine.adapters.held()
     return played
 
