@@ -1,5 +1,7 @@
 """Scripts with an engine process: it ends with them, however they end."""
 
+import os
+
 import pytest
 from tests.api.engine_room import until
 from tests.api.scripts import run
@@ -57,9 +59,9 @@ def test_a_forked_child_is_told_its_parent_goes_on_and_the_engine_ends_with_the_
         except EngineDead:
             runner.close()
             runner.accounting()
-            os.write(1, b"told ")
+            os.write(1, b"told %d " % os.getpid())
             os.closerange(1, 3)  # what the test reads to its end
-            time.sleep(20)
+            time.sleep(300)
         os._exit(0)
     time.sleep(0.2)
     assert submit(runner, shown(1)).hear().finish.error is None
@@ -67,9 +69,13 @@ def test_a_forked_child_is_told_its_parent_goes_on_and_the_engine_ends_with_the_
     """
     )
     assert done.returncode == -9 and done.stderr == ""
-    pid, told = done.stdout.split()
+    pid, told, child = done.stdout.split()
     assert told == "told"
-    gone(pid)
+    try:
+        gone(pid)
+        assert lives(int(child)), "it did not outlive the engine"
+    finally:
+        os.kill(int(child), 9)
 
 
 @pytest.mark.parametrize("said", [False, pytest.param(True, marks=pytest.mark.slow)])
