@@ -11,7 +11,7 @@ import sys
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from gapless.cli.options import (
 )
 from gapless.cli.terminal import PROGRAM, Spinner, complain, one_line, spinner
 from gapless.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gapless.serve.settings import ServerSettings
 
 LISTEN, LIMITS = "Where to listen", "Limits"
 STDERR = 2
@@ -143,7 +146,7 @@ def serve(
     """
     _check_installed()
     from gapless.serve.process import run
-    from gapless.serve.settings import read_settings, unknown_variables
+    from gapless.serve.settings import unknown_variables
 
     flags: dict[str, Any] = {
         "model": model,
@@ -167,17 +170,22 @@ def serve(
         "max_adapter_rank": max_adapter_rank,
         "process": None if process is None else process is Switch.ON,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        settings = read_settings(given, config)
-    except InvalidRequest as error:
-        if error.param in given:
-            raise typer.BadParameter(str(error)) from error
-        raise
+    settings = _settings({name: value for name, value in flags.items() if value is not None}, config)
     for line in unknown_variables():
         complain(line)
     with ExitStack() as loading:
         return run(settings, Screen(loading, loading.enter_context(spinner(f"loading {settings.model}"))))
+
+
+def _settings(given: dict[str, Any], config: Path | None) -> ServerSettings:
+    from gapless.serve.settings import read_settings
+
+    try:
+        return read_settings(given, config)
+    except InvalidRequest as error:
+        if error.param in given:
+            raise typer.BadParameter(str(error)) from error
+        raise
 
 
 class Screen:
