@@ -108,7 +108,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("hash", 1, 150, (*PYTEST, "tests/gpu/test_cuda_hash.py")),
         Section("equality", 1, 200, (*PYTEST, "tests/gpu/test_cuda_equality.py")),
         Section("moondream2", 1, 200, (*PYTEST, "tests/gpu/test_cuda_moondream2.py", "--durations=8")),
-        Section("adapters", 1, 300, (*PYTEST, "tests/gpu/test_cuda_adapters.py", "--durations=8")),
+        Section("adapters", 1, 420, (*PYTEST, "tests/gpu/test_cuda_adapters.py", "--durations=8")),
         *([Section("others", 1, 150, (*PYTEST, *others))] if others else []),
         Section("sanitizer", 1, 180, sanitizer()),
         Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),
