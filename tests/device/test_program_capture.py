@@ -51,6 +51,17 @@ def test_a_forward_with_adapters_asks_for_nothing_and_does_more(third):
     assert operations[1] > operations[0] + 10
 
 
+@pytest.mark.parametrize("third", [False, True])
+def test_the_prompt_that_is_measured_goes_through_an_adapter_if_there_are_slots(third):
+    operations = []
+    for adapters in (0, 3):
+        program = program_of(third, adapters)
+        with torch.inference_mode(), CaptureWatch() as watch:
+            program.widest_prompt()
+        operations.append(watch.operations)
+    assert operations[1] > operations[0] + 10
+
+
 @pytest.mark.parametrize("kind", [*KINDS, MASKED], ids=lambda kind: kind.name)
 def test_a_tail_asks_for_nothing(program, kind):
     with torch.inference_mode(), CaptureWatch() as watch:

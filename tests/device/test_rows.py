@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from tests.device.rig import TABLE
 
 from gapless.device.packet import Count, Inbox, Layout, Packet, Real
 from gapless.device.rows import RowStore
+from gapless.device.tables import DeviceTable
+from gapless.device.tail import Needs
 from gapless.errors import InvariantBroken
 from gapless.records import PageGrant, Prefill, RowRef, RowStart, Step, StepKind
 
@@ -157,3 +162,21 @@ def test_forget_and_finish_touch_only_the_life_that_was_meant():
     store.finish([RowRef(2, 8)])  # life 8 never began: life 7, cancelled and not done, must not run on pages it lost
     assert store.counts[2, Count.DONE] == 1
     assert store.pages.tolist() == [[0, 0], [0, 0], [4, 7]]
+
+
+def test_a_row_has_its_adapter_until_it_is_done():
+    store = RowStore(4, 6, CPU)
+    adapted = [replace(prefill(row), start=replace(start(row), adapter=row + 3)) for row in (1, 2)]
+    apply(store, packed(step([*adapted, prefill(3)]), 6))
+    assert store.adapters(rows(0, 2, 1, 3)).tolist() == [0, 5, 4, 0]
+    store.end(rows(2), torch.tensor([True]))
+    assert store.adapters(rows(0, 2, 1, 3)).tolist() == [0, 0, 4, 0]
+
+
+def test_the_host_knows_which_rows_need_an_adapter_in_this_life():
+    needs = Needs(DeviceTable(TABLE, CPU), 4)
+    needs.begin(replace(start(1), adapter=2))
+    needs.begin(start(2))
+    assert needs.adapted([2, 1]) and needs.adapted([1]) and not needs.adapted([2])
+    needs.begin(start(1, epoch=2))
+    assert not needs.adapted([1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from gapless.engine.mailbox import ThreadMailbox
 from gapless.errors import InvalidAdapter
 from gapless.kernels.graphed import Graphed
 from gapless.models.base import RowAdapters
-from gapless.models.moondream.adapters import Layout, pack, read
+from gapless.models.moondream.adapters import ALIGNED, Layout, pack, read
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.random_weights import random_config
@@ -318,3 +319,25 @@ def test_how_large_the_slots_of_the_published_size_are() -> None:
     dense = 2 * 64 * (2048 + 8192)
     assert Layout.of(text, 64).width == 20 * experts + 4 * dense == 78_643_200
     assert Layout.of(text, 8).width * 8 == 78_643_200
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_matrices_lie_apart_and_each_begins_where_products_are_the_same_in_every_slot(rank: int) -> None:
+    raw = micro_config(third=True)
+    raw["text"]["ff_dim"], raw["text"]["moe"] = 90, {**raw["text"]["moe"], "expert_inner_dim": 5, "num_experts": 3}
+    layout, end = Layout.of(read_config(raw).text, rank), 0
+    assert layout.width % ALIGNED == 0 and len(layout.places) == 8
+    for at, shape in sorted(layout.places.values()):
+        assert at >= end and at % ALIGNED == 0
+        end = at + prod(shape)
+    assert end <= layout.width
+
+
+def test_values_that_the_models_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
+    tensors = finetune(micro_config(third=True), 1)
+    tensors["moe.1.down_b"][4, 7, 1] = 7e4
+    save_file(tensors, tmp_path / "adapter.safetensors")
+    pairs = read(tmp_path, MICRO)
+    pack(pairs, MICRO.text, RANK, torch.bfloat16)
+    with pytest.raises(InvalidAdapter, match="values beyond float16; load the model in float32"):
+        pack(pairs, MICRO.text, RANK, torch.float16)

@@ -117,12 +117,14 @@ class Program:
         self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)
 
     def widest_prompt(self) -> None:
-        """Feed the padding row as much at once as any prompt is, over the widest page table: to see what it takes."""
+        """Feed the padding row as much at once as any prompt is, over the widest page table and through an adapter if
+        there are slots: to see what it takes."""
         table, device = self.rows.pages[PAD_ROW], self.model.device
         count = min(self._at_once(table), self.model.max_context)
         ids = torch.zeros(count, dtype=torch.int64, device=device)
         positions, values = torch.arange(count, device=device), torch.full((count, 2), float(POISON), device=device)
-        self._text(Prompt(ids, positions, values, ids[:0]), slice(0, None), table, ())
+        own = () if self.adapters is None else self._adapted(self.rows.counts[PAD_ROW, Count.ADAPTER, None])
+        self._text(Prompt(ids, positions, values, ids[:0]), slice(0, None), table, own)
 
     def _at_once(self, table: Tensor) -> int:
         """How many ids are fed at once over a page table [n]."""
