@@ -82,7 +82,7 @@ class Graphs:
         for bucket in backwards:
             for width in widths[::-1]:
                 for adapted in (True, False) if program.adapters else (False,):
-                    name = f"forward of {bucket} rows{' with adapters' if adapted else ''}"
+                    name = f"forward of {bucket} rows of {width} pages{' with adapters' if adapted else ''}"
                     self._parts["forward", bucket, width, adapted] = (
                         name,
                         partial(program.forward, bucket, width, adapted),
