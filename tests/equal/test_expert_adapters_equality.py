@@ -33,7 +33,7 @@ from gapless.records import Adapter, Token
 
 RAW = micro_config(third=True)
 CONFIG = read_config(RAW)
-RANK, AMPLE, TINY = 4, 120, 12
+RANK, AMPLE, TINY = 4, 120, 10
 Told = dict[int, list[Token]]
 
 
