@@ -65,6 +65,16 @@ def test_what_is_unloaded_leaves_the_process_and_what_replaced_it_stays() -> Non
     assert gone(first)
 
 
+def test_a_shelf_forgets_a_key_and_no_later_one_of_its_name() -> None:
+    shelf = Shelf(Reader())  # type: ignore[arg-type]
+    old, new = shelf.put("a@1", Weights()), shelf.put("a@1", Weights())
+    shelf.forget(old.key)
+    assert shelf.get("a@1") is new
+    shelf.forget(new.key)
+    shelf.forget("b@7")
+    assert shelf.names() == ()
+
+
 def test_a_file_that_cannot_be_read_changes_nothing() -> None:
     shelf = ChildShelf(Shelf(Reader()))  # type: ignore[arg-type]
     said = answered(shelf, wire.Shelve(1, "a", "any"))

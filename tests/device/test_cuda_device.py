@@ -290,6 +290,12 @@ def test_too_little_memory_is_told_before_the_cache_is_made():
         cuda_device(runtime=InlineRuntime(memory_of=(5 * 10**8, 10**9)))
 
 
+def test_the_plan_counts_slots_for_adapters_and_the_empty_one():
+    device = cuda_device(adapters=8, adapter_rank=2)
+    assert device.plan.adapters == 9 * 8 and device.limits.adapters == 8
+    device.close()
+
+
 def test_slots_for_adapters_that_do_not_fit_are_told_before_they_are_made():
     class Wide(HashModel):
         def adapter_bytes(self, rank):

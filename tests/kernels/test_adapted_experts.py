@@ -108,6 +108,10 @@ def test_without_adapter_a_token_is_the_same_bits_as_if_there_were_none(name: st
     for part in (*adapters.up, *adapters.down):
         part.zero_()
     assert torch.equal(SETS[name].experts(*given, adapters), plain)
+    for part in (*adapters.up, *adapters.down):
+        part[0] = math.nan  # what lies in slot 0 is never added
+    for own in (adapters, in_slots(adapters, 0)):
+        assert torch.equal(SETS[name].experts(*given, own), plain)
 
 
 @pytest.mark.parametrize("name", ["reference", "fixed rows"])
