@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import weakref
 
@@ -43,7 +42,6 @@ def watched(shelf: ChildShelf, key: str) -> weakref.ref[Weights]:
 
 
 def gone(weights: weakref.ref[Weights]) -> bool:
-    gc.collect()
     return weights() is None
 
 

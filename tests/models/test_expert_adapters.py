@@ -164,7 +164,7 @@ def check_numbers(raw: dict[str, Any], seed: int, kernels: Graphed | None) -> No
 
 
 @pytest.mark.parametrize("kernels", SETS)
-@settings(settled, max_examples=5)
+@settings(settled, max_examples=4)
 @given(thirds(), SEEDS)
 @torch.inference_mode()
 def test_numbers_with_adapters(kernels: str, raw: dict[str, Any], seed: int) -> None:
@@ -206,7 +206,7 @@ def check_answers(raw: dict[str, Any], seed: int) -> None:
         assert len(one.tokens) == len(right) or certain < len(right)
 
 
-@settings(settled, max_examples=3)
+@settings(settled, max_examples=2)
 @given(thirds(), SEEDS)
 def test_answers_with_adapters(raw: dict[str, Any], seed: int) -> None:
     check_answers(raw, seed)
