@@ -10,7 +10,7 @@ from tests.fakes.micro import micro_config, micro_tensors
 from gapless.constrain.table import build_table
 from gapless.device.packet import Layout
 from gapless.device.program import Program
-from gapless.device.tail import KINDS, MASKED
+from gapless.device.tail import KINDS, MASKED, Feeds
 from gapless.kernels.graphed import Graphed
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
@@ -36,8 +36,9 @@ def program() -> Program:
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_forward_asks_for_nothing(program, count):
     with torch.inference_mode(), CaptureWatch() as watch:
-        program.forward(count, 12)
-        program.forward(count, 5)
+        for spatial in (True, False):
+            program.forward(count, 12, Feeds(spatial=spatial))
+            program.forward(count, 5, Feeds(spatial=spatial))
     assert watch.operations > 50
 
 
@@ -46,7 +47,7 @@ def test_a_forward_with_adapters_asks_for_nothing_and_does_more(third):
     program, operations = program_of(third, adapters=3), []
     for adapted in (False, True):
         with torch.inference_mode(), CaptureWatch() as watch:
-            program.forward(8, 12, adapted)
+            program.forward(8, 12, Feeds(adapted))
         operations.append(watch.operations)
     assert operations[1] > operations[0] + 10
 

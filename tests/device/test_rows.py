@@ -177,6 +177,6 @@ def test_the_host_knows_which_rows_need_an_adapter_in_this_life():
     needs = Needs(DeviceTable(TABLE, CPU), 4)
     needs.begin(replace(start(1), adapter=2))
     needs.begin(start(2))
-    assert needs.adapted([2, 1]) and needs.adapted([1]) and not needs.adapted([2])
+    assert needs.feeds([2, 1]).adapted and needs.feeds([1]).adapted and not needs.feeds([2]).adapted
     needs.begin(start(1, epoch=2))
-    assert not needs.adapted([1, 2])
+    assert not needs.feeds([1, 2]).adapted

@@ -47,9 +47,9 @@ def test_narrow_page_tables_hold_every_position(depth, monkeypatch):
         used, graphs = Counter(), device.device.graphs
         forward = graphs.forward
 
-        def counted(bucket, width, adapted=False):
+        def counted(bucket, width, feeds):
             used[width] += 1
-            forward(bucket, width, adapted)
+            forward(bucket, width, feeds)
 
         monkeypatch.setattr(graphs, "forward", counted)
         judge_all(stage.play(entries), expected(SPEC, entries), entries)

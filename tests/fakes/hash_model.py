@@ -178,8 +178,10 @@ class HashModel:
         h1 = cache.total(0, last, tables, lang.SALT_H1)
         cache.write(1, positions, tables, _layer_two(x, positions, h1))
 
-    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """ids int64 [T], values float32 [T, 2] -> int64 [T, 2]."""
+    def embed(self, ids: Tensor, values: Tensor | None) -> Tensor:
+        """ids int64 [T], values float32 [T, 2] or None for plain words -> int64 [T, 2]."""
+        if values is None:
+            values = torch.full((len(ids), 2), -1.0, device=ids.device)
         rules = self.spec.rules
         bits = values.to(torch.float32).contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
         words = mix(ids * signed(lang.PRIME_ID) + signed(lang.SALT_WORD))

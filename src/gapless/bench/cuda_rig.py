@@ -23,7 +23,7 @@ from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.device.cuda import CudaDevice
 from gapless.device.runtime import Runtime
-from gapless.device.tail import TailKind
+from gapless.device.tail import Feeds, TailKind
 from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
 
@@ -102,7 +102,7 @@ class CudaRig(Rig):
         with device.runtime.setting_up():
             state = _state(device.program.rows)
             saved = [tensor.clone() for tensor in state]
-            forward = time_ms(partial(graphs.forward, bucket, width), REPLAYS, where)
+            forward = time_ms(partial(graphs.forward, bucket, width, Feeds(spatial=False)), REPLAYS, where)
             tails = [time_ms(partial(graphs.tail, bucket, TailKind(full=f)), REPLAYS, where) for f in (False, True)]
             for tensor, kept in zip(state, saved, strict=True):
                 tensor.copy_(kept)

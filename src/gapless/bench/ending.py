@@ -88,7 +88,7 @@ class EndingModel:
         """See `Model`."""
         self._model.prefill_inset(picture, start, cache, pages, adapters)
 
-    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, values: Tensor | None) -> Tensor:
         """See `Model`."""
         return self._model.embed(ids, values)
 
@@ -103,14 +103,14 @@ class EndingModel:
         """See `Model`; the first hidden number of a token at or after its row's end is `STAMP`."""
         hidden = self._model.forward(x, positions, tables, cache, adapters)
         over = positions >= self._ends[tables[:, self._column].long()]
-        first = torch.where(over[:, None], STAMP, hidden[:, :1])
-        return torch.cat((first.to(hidden.dtype), hidden[:, 1:]), dim=1)
+        hidden[:, 0].masked_fill_(over, STAMP)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`; the end is certain after a stamp and never likely without one."""
         scores = self._model.logits(hidden)
-        over = hidden[:, :1] >= STAMP / 2
-        return torch.cat((scores[:, : self._end], torch.where(over, CERTAIN, NEVER), scores[:, self._end + 1 :]), dim=1)
+        scores[:, self._end] = torch.where(hidden[:, 0] >= STAMP / 2, CERTAIN, NEVER)
+        return scores
 
     def coord_value(self, hidden: Tensor) -> Tensor:
         """See `Model`."""

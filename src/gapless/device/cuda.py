@@ -135,7 +135,7 @@ class CudaDevice:
     def _decode(self, step: Step, bucket: int) -> None:
         rows = [ref.row for ref in step.rows]
         self._reach[rows] += 1
-        self.graphs.forward(bucket, self._width(rows), self._needs.adapted(rows))
+        self.graphs.forward(bucket, self._width(rows), self._needs.feeds(rows))
         if self._poison:
             self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 

@@ -19,7 +19,7 @@ from gapless.device.pinned import Arena, Lanes, Slot
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
 from gapless.device.sizing import GpuPlan, adapter_memory, device_limits, gpu_pages, step_layout, with_pages
-from gapless.device.tail import KINDS, MASKED
+from gapless.device.tail import KINDS, MASKED, Feeds
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.records import DeviceLimits
@@ -97,7 +97,7 @@ def full_step(program: Program, layout: Layout) -> None:
     """A part of a prompt as large as any, and a decode step of all rows, padding all of them, with every kind of tail:
     the most that is held at once."""
     program.widest_prompt()
-    program.forward(layout.rows, layout.max_pages, program.adapters is not None)
+    program.forward(layout.rows, layout.max_pages, Feeds(program.adapters is not None, True))
     for kind in (*KINDS, MASKED):
         program.tail(layout.rows, kind)
 

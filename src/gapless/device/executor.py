@@ -85,8 +85,8 @@ class Executor:
         else:
             if self._rehearse:
                 self._check(count)
-            adapted = self._needs.adapted([ref.row for ref in step.rows])
-            self.program.forward(count, self._layout.max_pages, adapted)
+            feeds = self._needs.feeds([ref.row for ref in step.rows])
+            self.program.forward(count, self._layout.max_pages, feeds)
             if self._rehearse:
                 self.program.rows.hand_over(self.program.inbox.rows[:count])
         ready = [ref.row for ref in step.rows if ref.row not in step.unsampled]

@@ -16,7 +16,7 @@ import torch
 
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
-from gapless.device.tail import KINDS, MASKED, TailKind
+from gapless.device.tail import KINDS, MASKED, Feeds, TailKind
 from gapless.errors import InvariantBroken
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -25,7 +25,7 @@ COARSE = 32
 NARROW = 1024
 """Page tables of longer contexts are also captured this narrow (in positions): most answers end within."""
 FORWARDS = 64
-"""About how many forwards are captured at most: widths are the fewer the more batch sizes there are."""
+"""About how many forwards of a kind are captured at most: widths are the fewer the more batch sizes there are."""
 
 Part = Callable[[], None]
 
@@ -66,6 +66,12 @@ def _powers(narrow: int, full: int, step: int) -> tuple[int, ...]:
     return (*widths, full)
 
 
+def feeds_of(program: Program) -> list[Feeds]:
+    """Kinds of forwards, the one that needs most first."""
+    adapted = (True, False) if program.adapters else (False,)
+    return [Feeds(lora, spatial) for lora in adapted for spatial in (True, False)]
+
+
 class Graphs:
     """See the module. `buckets` and `widths` ascend."""
 
@@ -81,12 +87,9 @@ class Graphs:
         backwards = buckets[::-1]
         for bucket in backwards:
             for width in widths[::-1]:
-                for adapted in (True, False) if program.adapters else (False,):
-                    name = f"forward of {bucket} rows of {width} pages{' with adapters' if adapted else ''}"
-                    self._parts["forward", bucket, width, adapted] = (
-                        name,
-                        partial(program.forward, bucket, width, adapted),
-                    )
+                for feeds in feeds_of(program):
+                    work = partial(program.forward, bucket, width, feeds)
+                    self._parts["forward", bucket, width, feeds] = (f"{feeds.name} of {bucket} rows", work)
         for bucket in backwards:
             for kind in (MASKED, *KINDS[::-1]):
                 name = f"{kind.name} tail of {bucket} rows"
@@ -121,9 +124,9 @@ class Graphs:
                 return width
         return self._widths[-1]
 
-    def forward(self, bucket: int, width: int, adapted: bool = False) -> None:
-        """Enqueue a forward of `bucket` rows; `adapted`: some of them have adapters."""
-        self._run("forward", bucket, width, adapted)
+    def forward(self, bucket: int, width: int, feeds: Feeds) -> None:
+        """Enqueue a forward of `bucket` rows."""
+        self._run("forward", bucket, width, feeds)
 
     def tail(self, bucket: int, kind: TailKind) -> None:
         """Enqueue a tail of `bucket` rows."""

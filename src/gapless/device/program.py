@@ -23,7 +23,7 @@ from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
 from gapless.device.tables import DeviceTable
-from gapless.device.tail import MASKED, Batch, Tail, TailKind
+from gapless.device.tail import MASKED, Batch, Feeds, Tail, TailKind
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model, RowAdapters
 from gapless.records import POISON, DeviceLimits, Prefill
@@ -80,15 +80,15 @@ class Program:
                 raise InvariantBroken(f"row {prefill.start.ref.row} brings an adapter, but the device has no slots")
             self.adapters.load(prefill.start.adapter, prefill.adapter.weights)
 
-    def forward(self, count: int, columns: int, adapted: bool = False) -> None:
+    def forward(self, count: int, columns: int, feeds: Feeds) -> None:
         """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits.
 
-        `columns`: how much of the page tables is passed on; every row's own page must be in it. `adapted`: some of the
-        rows have adapters.
+        `columns`: how much of the page tables is passed on; every row's own page must be in it.
         """
         rows = self.inbox.rows[:count]
         feed = self.rows.feed(rows, columns)
-        self.batch.hidden[:count] = self._forward(feed, self._adapted(self.rows.adapters(rows)) if adapted else ())
+        adapted = self._adapted(self.rows.adapters(rows)) if feeds.adapted else ()
+        self.batch.hidden[:count] = self._forward(feed, adapted, feeds.spatial)
         self.head(count)
 
     def head(self, count: int) -> None:
@@ -164,9 +164,9 @@ class Program:
         self.parked.logits[0] = self.parked_logits[lane]
         self.parked.hidden[0] = self.parked_hidden[lane]
 
-    def _forward(self, feed: Feed, adapted: Adapted) -> Tensor:
-        """One model call of T tokens -> hidden [T, dim]."""
-        x = self.model.embed(feed.ids, feed.values)
+    def _forward(self, feed: Feed, adapted: Adapted, spatial: bool = True) -> Tensor:
+        """One model call of T tokens -> hidden [T, dim]. `spatial`: some may carry values."""
+        x = self.model.embed(feed.ids, feed.values if spatial else None)
         return self.model.forward(x, feed.positions, feed.tables, self.cache, *adapted)
 
 

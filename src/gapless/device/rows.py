@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from gapless.device.packet import COUNTS, PAD_ROW, REALS, SCRAP_PAGE, Count, Inbox, Real
+from gapless.device.quick_rows import quick_rows
+from gapless.kernels.rows import Rows
 from gapless.records import POISON, RowRef
 
 
@@ -42,6 +44,12 @@ class RowStore:
         self.reals[:, Real.TOP_P] = 1.0
         self.pages = torch.full((rows, max_pages), SCRAP_PAGE, dtype=torch.int64, device=device)
         self.counts[:, Count.DONE] = 1
+        self.kernels = quick_rows(device)
+
+    @property
+    def all(self) -> Rows:
+        """The tensors, as kernels take them."""
+        return Rows(self.counts, self.reals, self.pages)
 
     def begin(self, inbox: Inbox) -> None:
         """Begin the rows whose starts lie in the inbox; entries that are not used rewrite the padding row."""
@@ -74,6 +82,8 @@ class RowStore:
 
     def feed(self, rows: Tensor, columns: int) -> Feed:
         """Rows int64 [B] (padding rows may repeat) -> what the next forward is fed with; `columns` of the tables."""
+        if self.kernels is not None:
+            return Feed(*self.kernels.feed(self.all, rows, columns))
         counts, done = self.counts[rows], self.done(rows)
         values = self.reals[rows, : Real.VALUE_1 + 1].float()
         return Feed(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gapless.constrain.table import Table
+from gapless.kernels.rows import Automata
 from gapless.records import Flags, ValueHead
 
 
@@ -35,20 +36,22 @@ class DeviceTable:
         def put(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.array(array)).to(device=device, dtype=dtype)
 
-        self._masks = put(table.masks, torch.bool)
-        self._mask = put(table.mask, torch.int64)
-        self._classes = put(table.classes, torch.int64)
-        self._following = put(table.following, torch.int64)
-        self._head = put(table.head, torch.int64)
-        self._ends = put(table.ends, torch.bool)
-        self._counts = put(table.counts, torch.bool)
-        self._resets = put(table.resets, torch.bool)
-        self._on_limit = put(table.on_limit, torch.int64)
+        self.automata = Automata(
+            masks=put(table.masks, torch.bool),
+            mask=put(table.mask, torch.int64),
+            classes=put(table.classes, torch.int64),
+            following=put(table.following, torch.int64),
+            head=put(table.head, torch.int64),
+            ends=put(table.ends, torch.bool),
+            counts=put(table.counts, torch.bool),
+            resets=put(table.resets, torch.bool),
+            on_limit=put(table.on_limit, torch.int64),
+        )
         self._heads_from = _heads_from(table)
 
     def masks(self, state: Tensor) -> Tensor:
         """State int64 [B] -> bool [B, vocab], True where the next token may be."""
-        return self._masks[self._mask[state]]
+        return self.automata.masks[self.automata.mask[state]]
 
     def heads_from(self, state: int) -> frozenset[ValueHead]:
         """Which value heads a row that begins in `state` can ever need; known on the host, so no tensor is asked."""
@@ -56,21 +59,22 @@ class DeviceTable:
 
     def advance(self, state: Tensor, left: Tensor, left_next: Tensor, objects_left: Tensor, token: Tensor) -> Advance:
         """Move B rows over one token each. All arguments int64 [B]; `token` must hold legal ids everywhere."""
-        cls = self._classes[token]
-        counts, resets = self._counts[state, cls], self._resets[state, cls]
+        of = self.automata
+        cls = of.classes[token]
+        counts, resets = of.counts[state, cls], of.resets[state, cls]
         objects_left = objects_left - counts.long()
         left = torch.where(resets, left_next, left - 1)
-        stop = self._ends[state, cls]
+        stop = of.ends[state, cls]
         served = counts & (objects_left <= 0) & ~stop
         spent = (left <= 0) & ~stop & ~served
-        on_limit = self._on_limit[state]
+        on_limit = of.on_limit[state]
         diverted = spent & (on_limit >= 0) & ~resets
         ended = served | (spent & ~diverted)
         return Advance(
-            state=torch.where(diverted, on_limit, self._following[state, cls]),
+            state=torch.where(diverted, on_limit, of.following[state, cls]),
             left=torch.where(diverted, 1, left),
             objects_left=objects_left,
-            head=self._head[state, cls],
+            head=of.head[state, cls],
             flags=stop.long() * int(Flags.STOP) + ended.long() * int(Flags.LENGTH),
         )
 

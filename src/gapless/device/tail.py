@@ -22,6 +22,7 @@ from gapless.device.record import pack_lines
 from gapless.device.rows import RowStore
 from gapless.device.sampler import Params, sample_rows
 from gapless.device.tables import Advance, DeviceTable
+from gapless.kernels.rows import Ends
 from gapless.models.base import Model
 from gapless.records import POISON, Flags, RowStart, ValueHead
 
@@ -40,6 +41,20 @@ class TailKind:
         """For people: greedy, full, spatial, full+spatial, with "+masked" where masks come from the host."""
         parts = [word for word in ("full", "spatial", "masked") if getattr(self, word)]
         return "+".join(parts) or "greedy"
+
+
+@dataclass(frozen=True, slots=True)
+class Feeds:
+    """What some row of a forward may need. `adapted`: it has an adapter; `spatial`: its token may carry a value."""
+
+    adapted: bool = False
+    spatial: bool = True
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        parts = [word for word in ("spatial", "adapted") if getattr(self, word)]
+        return " ".join([*parts, "forward"])
 
 
 KINDS = (
@@ -84,6 +99,9 @@ class Tail:
 
     def run(self, batch: Batch, kind: TailKind) -> None:
         """Sample, close or leave alone each row of the batch."""
+        if self._rows.kernels is not None and not kind.full and not kind.masked:
+            self._rows.kernels.greedy(self._rows.all, self._table.automata, self._ends(batch, kind))
+            return
         rows, asked = batch.rows, batch.asked != Asked.NOTHING
         counts, reals = self._rows.counts[rows], self._rows.reals[rows]
         state = counts[:, Count.STATE]
@@ -109,6 +127,13 @@ class Tail:
         where = torch.stack([batch.step.expand(len(rows)), rows, counts[:, Count.EPOCH], flags], dim=1)
         lines = pack_lines(where, torch.where(moves, draws.token, POISON), values, draws)
         batch.lines.copy_(torch.where(asked[:, None], lines, batch.lines))
+
+    def _ends(self, batch: Batch, kind: TailKind) -> Ends:
+        """What a kernel needs of the batch."""
+        values = None
+        if kind.spatial:
+            values = self._model.coord_value(batch.hidden), self._model.size_value(batch.hidden)
+        return Ends(batch.step, batch.rows, batch.asked, batch.logits, batch.lines, values)
 
     def _values(self, head: Tensor, hidden: Tensor, kind: TailKind) -> Tensor:
         """The values that ride on the sampled tokens, float64 [B, 2], POISON where there are none."""
@@ -141,9 +166,9 @@ class Needs:
         """What a batch of these rows may need."""
         return TailKind(bool(self._full[rows].any()), bool(self._spatial[rows].any()))
 
-    def adapted(self, rows: list[int]) -> bool:
-        """Whether some of these rows have adapters."""
-        return bool(self._adapted[rows].any())
+    def feeds(self, rows: list[int]) -> Feeds:
+        """What a forward of these rows may need."""
+        return Feeds(bool(self._adapted[rows].any()), bool(self._spatial[rows].any()))
 
 
 def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:

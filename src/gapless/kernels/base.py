@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from gapless.kernels.fused import Decoder, FusedStep
 from gapless.kernels.stacks import Stack
 
 KEY_BLOCK = 64
@@ -37,6 +38,10 @@ class ExpertAdapters:
 
 class Kernels(Protocol[P]):
     """A set of kernels. A token's result depends on that token's own inputs alone."""
+
+    def fuse(self, decoder: Decoder) -> FusedStep | None:
+        """A decode step of these weights in a few launches a layer; None where this set has none for them."""
+        ...
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:
         """How a forward of T tokens with that many page tables is cut: one piece after the other, none empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from gapless.kernels import reference
 from gapless.kernels.base import Kernels
 from gapless.kernels.graphed import Graphed
 from gapless.kernels.grouped import has_grouped
+from gapless.kernels.rows import Columns, Marks, RowKernels
 
 
 def choose(device: torch.device, exact: bool = False) -> Kernels[Any]:
-    """The reference on a CPU, the graphed kernels elsewhere.
+    """The reference on a CPU; on a GPU the ones in Triton, where that is installed, else the graphed ones.
 
     `exact` fixes the rows of every GEMM on a GPU to the reference's number, for tests of equality in float32; the
     reference itself is always exact. Where the GPU can and need not be exact, only chosen experts
@@ -21,4 +23,21 @@ def choose(device: torch.device, exact: bool = False) -> Kernels[Any]:
     """
     if device.type == "cpu":
         return reference
-    return Graphed(reference.ROWS) if exact else Graphed(grouped=has_grouped(device))
+    if exact:
+        return Graphed(reference.ROWS)
+    return _triton(has_grouped(device)) if find_spec("triton") else Graphed(grouped=has_grouped(device))
+
+
+def rows_for(device: torch.device, columns: Columns, marks: Marks) -> RowKernels | None:
+    """Kernels for rows that are laid out so; None where there are none, on a CPU and without Triton."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from gapless.kernels.triton.rows import TritonRows
+
+    return TritonRows(columns, marks)
+
+
+def _triton(grouped: bool) -> Kernels[Any]:
+    from gapless.kernels.triton.offer import TritonKernels
+
+    return TritonKernels(grouped=grouped)

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from gapless.kernels import adapted, grouped, reference
 from gapless.kernels.base import ExpertAdapters
+from gapless.kernels.fused import Decoder, FusedStep
 from gapless.kernels.stacks import Stack
 
 ROWS_AT_ONCE = 128
@@ -76,6 +77,10 @@ class Graphed:
             raise ValueError(f"rows is {rows}: give at least 1, or None for as many as there are")
         self.rows = rows
         self.grouped = grouped
+
+    def fuse(self, decoder: Decoder) -> FusedStep | None:
+        """None: layers are computed one function after the other."""
+        return None
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:
         """Pieces of `rows` tokens, else of as many as fit in memory: a step is one piece, and so are most prompts."""

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
+from gapless.kernels.fused import Decoder, FusedStep
 from gapless.kernels.stacks import Stack
 
 ROWS = 16
@@ -49,6 +50,11 @@ class Paging:
     gather: Tensor
     hidden: Tensor
     room: tuple[Tensor, Tensor]
+
+
+def fuse(decoder: Decoder) -> FusedStep | None:
+    """None: layers are computed one function after the other."""
+    return None
 
 
 def pieces(tokens: int, tables: int) -> list[slice]:

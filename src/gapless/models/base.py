@@ -90,8 +90,10 @@ class Model(Protocol):
         """
         ...
 
-    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, values: Tensor | None) -> Tensor:
         """ids int64 [T], values float32 [T, 2] -> [T, dim]. A size id reads both values, any other values[:, 0].
+
+        `values` None: all are ordinary tokens, with the same bits as if that were said by values.
 
         A row whose values[:, 0] is negative (POISON) is an ordinary token and takes its word embedding, even for a
         coord or size id.

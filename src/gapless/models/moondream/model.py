@@ -82,11 +82,13 @@ class Moondream:
         """Compute a picture [prefix - 1, dim] as one block at positions start.. behind what is in `pages` int64 [n]."""
         self.text.prefill_block(picture, start, _own(cache), pages, _slots(adapters))
 
-    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, values: Tensor | None) -> Tensor:
         """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token.
 
         A value of a size id is a size, one of any other id a coordinate: the oldest revisions have no coordinate ids.
         """
+        if values is None:
+            return self.text.wte[ids]
         sized = (ids == self.config.tokenizer.size_id)[:, None]
         given = values[:, :1] >= 0
         coords = self.kernels.by_rows(self.region.coord_embedding, values[:, :1])

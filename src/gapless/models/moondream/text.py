@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
+from gapless.kernels.fused import Affine, Block, Decoder, FusedStep
 from gapless.models.moondream.adapters import LayerAdapters, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import TextConfig
@@ -26,9 +27,13 @@ Adapted = tuple[Slots, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """x + attention(ln x) + mlp(ln x); `tau` None: queries and values go as they are."""
+    """x + attention(ln x) + mlp(ln x); `tau` None: queries and values go as they are.
+
+    `ln` is what the linears take, `adapter_ln` what adapters do: the same, unless the first is folded into the linears.
+    """
 
     ln: Norm
+    adapter_ln: Norm
     qkv: Linear
     proj: Linear
     mlp: Mlp | Experts
@@ -38,9 +43,11 @@ class TextBlock:
     def take(cls, tensors: Mapping[str, Tensor], layer: int, config: TextConfig, kernels: Kernels[Any]) -> TextBlock:
         """Pick the tensors of layer number `layer`."""
         name, chosen = f"text.blocks.{layer}", config.experts(layer)
+        ln = Norm.take(tensors, f"{name}.ln", kernels)
         tau = (tensors, f"{name}.attn.tau", config.tau, config.max_context, kernels)
         return cls(
-            ln=Norm.take(tensors, f"{name}.ln", kernels),
+            ln=ln,
+            adapter_ln=ln,
             qkv=Linear.take(tensors, f"{name}.attn.qkv", kernels),
             proj=Linear.take(tensors, f"{name}.attn.proj", kernels),
             mlp=(
@@ -51,19 +58,42 @@ class TextBlock:
             tau=None if config.tau == "none" else Tau.take(*tau),
         )
 
-    def inputs(self, n: Tensor, positions: Tensor, lora: LayerAdapters | None) -> Tensor:
+    def dense(self) -> Block | None:
+        """Its weights, if it is a dense block and nothing else."""
+        if self.tau is not None or not isinstance(self.mlp, Mlp):
+            return None
+        parts = (self.ln, self.qkv, self.proj, self.mlp.fc1, self.mlp.fc2)
+        return Block(*(Affine(part.weight, part.bias) for part in parts))
+
+    def packed(self, block: Block) -> TextBlock:
+        """The same block, reading a fused step's weights. Adapters were trained on what the norm itself says."""
+        kernels = self.qkv.kernels
+
+        def linear(of: Affine) -> Linear:
+            return Linear(of.weight, of.bias, kernels)
+
+        mlp = Mlp(linear(block.fc1), linear(block.fc2), kernels)
+        ln = Norm(block.ln.weight, block.ln.bias, kernels)
+        return TextBlock(ln, self.adapter_ln, linear(block.qkv), linear(block.proj), mlp, None)
+
+    def normed(self, x: Tensor, lora: LayerAdapters | None) -> tuple[Tensor, Tensor]:
+        """x [T, D] -> what the linears take, and what adapters take, [T, D] each."""
+        n = self.ln(x)
+        return n, n if lora is None or self.adapter_ln is self.ln else self.adapter_ln(x)
+
+    def inputs(self, n: Tensor, raw: Tensor, positions: Tensor, lora: LayerAdapters | None) -> Tensor:
         """[T, D] at positions int64 [T] -> queries, keys and values [T, 3 D], before they are rotated."""
-        qkv = self.qkv(n) if lora is None else lora.add("attn.qkv", self.qkv(n), n)
+        qkv = self.qkv(n) if lora is None else lora.add("attn.qkv", self.qkv(n), raw)
         return qkv if self.tau is None else self.tau(qkv, positions)
 
-    def outputs(self, seen: Tensor, n: Tensor, lora: LayerAdapters | None) -> tuple[Tensor, Tensor]:
-        """What attention saw [T, D] and the normed input [T, D] -> what attention and feed-forward add, [T, D] each.
+    def outputs(self, seen: Tensor, n: Tensor, raw: Tensor, lora: LayerAdapters | None) -> tuple[Tensor, Tensor]:
+        """What attention saw [T, D] and the normed inputs [T, D] -> what attention and feed-forward add, [T, D] each.
 
         The adapter of proj reads the normed input, not what attention saw: so the adapters were trained.
         """
         if lora is None:
-            return self.proj(seen), self.mlp(n)
-        return lora.add("attn.proj", self.proj(seen), n), self.mlp(n, lora)
+            return self.proj(seen), self.mlp(n, n)
+        return lora.add("attn.proj", self.proj(seen), raw), self.mlp(n, raw, lora)
 
 
 class TextDecoder:
@@ -79,6 +109,22 @@ class TextDecoder:
         self.cos, self.sin = kernels.rope_tables(
             config.max_context, config.rotary_dims, config.rope_theta, self.wte.device
         )
+        self.fused = self._fuse()
+
+    def _fuse(self) -> FusedStep | None:
+        """Let the kernels lay the weights out for fused steps, and read them as they lie then, if they have those."""
+        blocks = [block.dense() for block in self.blocks]
+        dense = [block for block in blocks if block is not None]
+        if len(dense) < len(blocks):
+            return None
+        ln, head = (Affine(part.weight, part.bias) for part in (self.post_ln, self.lm_head))
+        fused = self.kernels.fuse(Decoder(dense, ln, head, self.config.n_heads, self.cos, self.sin))
+        if fused is not None:
+            new = fused.weights
+            self.blocks = [block.packed(laid) for block, laid in zip(self.blocks, new.blocks, strict=True)]
+            self.post_ln = Norm(new.ln.weight, new.ln.bias, self.kernels)
+            self.lm_head = Linear(new.head.weight, new.head.bias, self.kernels)
+        return fused
 
     def forward(
         self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV, adapters: Adapted | None = None
@@ -96,17 +142,19 @@ class TextDecoder:
 
     def _piece(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV, adapters: Adapted | None) -> Tensor:
         """One piece through all layers; each layer writes all its keys before it attends."""
-        real, kernels = x.shape[0], self.kernels
+        real, kernels, fused = x.shape[0], self.kernels, self.fused
+        if fused is not None and adapters is None and tables.shape[0] == real and fused.fits(real, cache.keys):
+            return fused.forward(x, positions, tables, cache.keys, cache.values)
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
         loras = self._layers(adapters, None if adapters is None else kernels.spread(adapters[1], real))
         for block, lora, keys, values in zip(self.blocks, loras, cache.keys, cache.values, strict=True):
-            n = block.ln(x)
-            q, k, v = self._rotated(block.inputs(n, places, lora)[:real], cos, sin)
+            n, raw = block.normed(x, lora)
+            q, k, v = self._rotated(block.inputs(n, raw, places, lora)[:real], cos, sin)
             kernels.write_kv(k, v, keys, values, kernels.cells(at))
             seen = kernels.pad_rows(kernels.attend(q, keys, values, at).flatten(1))
-            attended, thought = block.outputs(seen, n, lora)
+            attended, thought = block.outputs(seen, n, raw, lora)
             x = x + attended + thought
         return x[:real]
 
@@ -129,18 +177,20 @@ class TextDecoder:
         cos, sin = self.cos[start : start + x.shape[0]], self.sin[start : start + x.shape[0]]
         loras = self._layers(adapters, None if adapters is None else adapters[1])
         for block, lora, keys, values in zip(self.blocks, loras, cache.keys, cache.values, strict=True):
-            n = block.ln(x)
-            q, k, v = self._rotated(block.inputs(n, own, lora), cos, sin)
+            n, raw = block.normed(x, lora)
+            q, k, v = self._rotated(block.inputs(n, raw, own, lora), cos, sin)
             self.kernels.write_kv(k, v, keys, values, cell)
             if start:
                 earlier = self.kernels.read_kv(keys, values, before)
                 k, v = (torch.cat(parts) for parts in zip(earlier, (k, v), strict=True))
             seen = self.kernels.attend_block(q[None], k[None], v[None])[0].flatten(1)
-            attended, thought = block.outputs(seen, n, lora)
+            attended, thought = block.outputs(seen, n, raw, lora)
             x = x + attended + thought
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T, vocab]."""
+        if self.fused is not None:
+            return self.fused.logits(hidden)
         return self.lm_head(self.post_ln(hidden)).float()
 
     def _rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,76 @@
+"""What a set of kernels may offer beside its single functions: a decode step in a few launches a layer.
+
+In: a decoder's weights as plain tensors. Out: a `FusedStep`, which lays them out anew and hands them back as views, so
+that prompts, which go layer by layer, read the same memory. No weight is kept twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """A linear's weight [out, in] and bias [out], or a norm's [D] each."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A dense block of one norm: x + proj(attention(qkv(ln x))) + fc2(gelu_tanh(fc1(ln x)))."""
+
+    ln: Affine
+    qkv: Affine
+    proj: Affine
+    fc1: Affine
+    fc2: Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Blocks, the last norm and the head, all of one dtype on one device.
+
+    `cos`, `sin` float32 [positions, rotated dimensions], as the set's own `rope_tables` made them.
+    """
+
+    blocks: Sequence[Block]
+    ln: Affine
+    head: Affine
+    heads: int
+    cos: Tensor
+    sin: Tensor
+
+
+class FusedStep(Protocol):
+    """A decoder that feeds one token a row. A row's result depends on that row alone, and on how many rows there are.
+
+    `weights`: the decoder it was made of, laid out anew. Its norms scale nothing: what they did is in the linears
+    behind them. So a norm of it and a linear behind it are the pair that was given, and neither alone is.
+    """
+
+    @property
+    def weights(self) -> Decoder:
+        """See the class."""
+        ...
+
+    def fits(self, rows: int, keys: Tensor) -> bool:
+        """Whether a step of that many rows over caches like `keys` can be computed."""
+        ...
+
+    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """x [B, D] at positions int64 [B], each with a page table of its own, int64 [B, n] -> hidden [B, D].
+
+        Writes each row's key and value, then attends to positions 0..its own. `keys`, `values`: caches
+        [layers, pages + 1, H, page_size, D / H].
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[B, D], before the last norm -> float32 [B, vocab]."""
+        ...

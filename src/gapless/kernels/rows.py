@@ -1,0 +1,97 @@
+"""What a set of kernels may offer for rows: to feed a step, and to end one in which all tokens are the likeliest.
+
+In and out are the tensors of the device room; which column holds what is told once, as `Columns`. Row for row the same
+as the plain lines there, which are the specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where things are in a row's integers and reals, in a line of results, and what marks nothing."""
+
+    token: int
+    position: int
+    state: int
+    left: int
+    left_next: int
+    objects_left: int
+    done: int
+    epoch: int
+    value: int
+    """Of the first of two reals that ride on a token."""
+    alternatives: int
+    """Of the first of a line's alternatives: as many ids, then as many logprobs."""
+    width: int
+    """Of a line."""
+    poison: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Numbers with a meaning: what is asked of a row, which head gives a value, how a row ended."""
+
+    nothing: int
+    sample: int
+    coord: int
+    size: int
+    stop: int
+    length: int
+    nonfinite: int
+    muted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Automata:
+    """Tables of rules: `masks` bool [m, vocab], `mask` and `on_limit` int64 [states], `classes` int64 [vocab]; the
+    others [states, classes]: `following` and `head` int64, `ends`, `counts` and `resets` bool."""
+
+    masks: Tensor
+    mask: Tensor
+    classes: Tensor
+    following: Tensor
+    head: Tensor
+    ends: Tensor
+    counts: Tensor
+    resets: Tensor
+    on_limit: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`counts` int64 [rows, ...], `reals` float64 [rows, ...], `pages` int64 [rows, entries]; row 0 is padding."""
+
+    counts: Tensor
+    reals: Tensor
+    pages: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A step's end: `step` int64 [1], `rows` and `asked` int64 [B], `logits` float32 [B, vocab], `lines` float64
+    [B, width], `values`: what the heads say for tokens that carry some, float32 [B] and [B, 2], or None."""
+
+    step: Tensor
+    rows: Tensor
+    asked: Tensor
+    logits: Tensor
+    lines: Tensor
+    values: tuple[Tensor, Tensor] | None
+
+
+class RowKernels(Protocol):
+    """See the module."""
+
+    def feed(self, store: Rows, rows: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows int64 [B] -> ids int64 [B], values float32 [B, 2], positions int64 [B], tables int64 [B, columns]."""
+        ...
+
+    def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:
+        """Choose the likeliest allowed token of each row, move the row on, write its line."""
+        ...

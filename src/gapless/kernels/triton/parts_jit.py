@@ -1,0 +1,100 @@
+"""Pieces that the kernels of a decode step share: a tile of a matrix product, a folded LayerNorm, activations.
+
+Shapes are compile-time constants and powers of two; what is masked is selected to zero, never multiplied by it. How a
+product is computed is a `MODE`:
+
+- `ROWS`: x w^T with the rows of x on the side of the matrix units that is 64 wide or more;
+- `WEIGHTS`: w x^T, for few rows;
+- `ONE`: sums of products in float32, for a single row, whose padding to 16 would cost more than it helps.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+ROWS, WEIGHTS, ONE = 0, 1, 2
+EARLY, LATE = 1, 2
+"""When a kernel lets the next one start: at once, or behind its own main loop. 0: when it is over."""
+
+
+@triton.jit
+def prefetch(pointers):
+    """Bring the lines at these addresses to L2."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def follow(w, first_row, first_column, K: tl.constexpr, BN: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr):
+    """Wait for the kernel before, having asked for the first `AHEAD` columns of BN rows of w [N, K] meanwhile."""
+    if PDL:
+        if PDL == 1:
+            gdc_launch_dependents()
+        if AHEAD > 0:
+            row = first_row + tl.arange(0, BN)
+            column = first_column + tl.arange(0, AHEAD // 64) * 64
+            prefetch(w + row[:, None] * K + column[None, :])
+        gdc_wait()
+
+
+@triton.jit
+def product(x, w, first_row, first_column, rows, K: tl.constexpr, LENGTH: tl.constexpr, BM: tl.constexpr,
+            BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr):
+    """x [BM, K], of which `rows` count, times BN rows of w [N, K], over LENGTH columns -> float32 [BM, BN]."""
+    n = first_row + tl.arange(0, BN)
+    k = first_column + tl.arange(0, BK)
+    m = tl.arange(0, BM)
+    w_at = w + n[:, None] * K + k[None, :]
+    if MODE == 2:
+        sums = tl.zeros([BN, BK], tl.float32)
+        for at in tl.range(0, LENGTH, BK, num_stages=STAGES):
+            weights = tl.load(w_at + at, eviction_policy="evict_first")
+            sums += weights.to(tl.float32) * tl.load(x + k + at).to(tl.float32)[None, :]
+        out = tl.sum(sums, 1)[None, :]
+    else:
+        x_at = x + m[:, None] * K + k[None, :]
+        real = (m < rows)[:, None]
+        if MODE == 1:
+            total = tl.zeros([BN, BM], tl.float32)
+        else:
+            total = tl.zeros([BM, BN], tl.float32)
+        for at in tl.range(0, LENGTH, BK, num_stages=STAGES):
+            weights = tl.load(w_at + at, eviction_policy="evict_first")
+            inputs = tl.load(x_at + at, mask=real, other=0.0)
+            if MODE == 1:
+                total = tl.dot(weights, tl.trans(inputs), total, input_precision="ieee")
+            else:
+                total = tl.dot(inputs, tl.trans(weights), total, input_precision="ieee")
+        if MODE == 1:
+            out = tl.trans(total)
+        else:
+            out = total
+    return out
+
+
+@triton.jit
+def gelu_tanh(x):
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), written as a sigmoid."""
+    return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
+
+@triton.jit
+def normalised(stats, rows, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr):
+    """Mean and 1 / deviation of rows [BM] of D numbers, from those of their TILES equal parts, in a fixed order.
+
+    `stats` float32 [2, TILES, BM]: means, and sums of squared distances from them (Chan, Golub, LeVeque 1979).
+    """
+    t, m = tl.arange(0, TILES_UP), tl.arange(0, BM)
+    there = (t < TILES)[:, None] & (m < rows)[None, :]
+    means = tl.load(stats + t[:, None] * BM + m[None, :], mask=there, other=0.0, cache_modifier=".cg")
+    squares = tl.load(stats + (TILES + t[:, None]) * BM + m[None, :], mask=there, other=0.0, cache_modifier=".cg")
+    mean = tl.sum(means, 0) / TILES
+    away = tl.where(there, means - mean[None, :], 0.0)
+    variance = (tl.sum(squares, 0) + (D // TILES) * tl.sum(away * away, 0)) / D
+    return mean, tl.rsqrt(variance + 1e-5)

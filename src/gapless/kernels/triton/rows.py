@@ -1,0 +1,52 @@
+"""Rows in two kernels: one program a row feeds a step, one chooses the likeliest token and moves the row on.
+
+In and out as `kernels.rows.RowKernels`. Every choice among logits is exact, so results are the same as the plain lines'
+to the bit; of equal logits the smallest id wins. A row of which nothing is asked is not written: padding may repeat.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from gapless.kernels.rows import Automata, Columns, Ends, Marks, Rows
+from gapless.kernels.triton import rows_jit
+
+BLOCK = 8192
+"""Logits a program looks at together."""
+
+
+class TritonRows:
+    """The kernels for one layout of rows and lines."""
+
+    def __init__(self, columns: Columns, marks: Marks) -> None:
+        self._columns = columns
+        self._marks = marks
+
+    def feed(self, store: Rows, rows: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See `RowKernels.feed`."""
+        count, of = len(rows), self._columns
+        ids, positions = (torch.empty(count, dtype=torch.int64, device=rows.device) for _ in range(2))
+        values = torch.empty(count, 2, dtype=torch.float32, device=rows.device)
+        tables = torch.empty(count, columns, dtype=torch.int64, device=rows.device)
+        rows_jit.feed[(count,)](
+            rows, store.counts, store.reals, store.pages, ids, values, positions, tables, columns,
+            store.pages.shape[1], store.counts.shape[1], store.reals.shape[1], of.token, of.position, of.done,
+            of.value, of.poison, 128, num_warps=1,
+        )  # fmt: skip
+        return ids, values, positions, tables
+
+    def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:
+        """See `RowKernels.greedy`."""
+        of, marks, vocab = self._columns, self._marks, end.logits.shape[1]
+        coord, size = (end.logits,) * 2 if end.values is None else (value.contiguous() for value in end.values)
+        rows_jit.greedy[(len(end.rows),)](
+            end.step, end.rows, end.asked, end.logits, end.lines, coord, size, store.counts, store.reals,
+            rules.masks, rules.mask, rules.classes, rules.following, rules.head, rules.ends, rules.counts,
+            rules.resets, rules.on_limit, store.counts.shape[1], store.reals.shape[1], rules.following.shape[1],
+            vocab, min(BLOCK, triton.next_power_of_2(vocab)), end.values is not None, of.token, of.position, of.state,
+            of.left, of.left_next, of.objects_left, of.done, of.epoch, of.value, of.alternatives, of.width, of.poison,
+            marks.nothing, marks.sample, marks.coord, marks.size, marks.stop, marks.length, marks.nonfinite,
+            marks.muted, num_warps=16,
+        )  # fmt: skip

@@ -1,0 +1,114 @@
+"""A dense decoder of random numbers with a paged cache, and one decode step of it in plain torch, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gapless.kernels import reference
+from gapless.kernels.fused import Affine, Block, Decoder
+from gapless.kernels.graphed import Graphed
+
+
+@dataclass
+class Scene:
+    """A decoder, its caches, and rows with a token each to feed."""
+
+    decoder: Decoder
+    keys: Tensor
+    values: Tensor
+    x: Tensor
+    positions: Tensor
+    tables: Tensor
+
+
+def draw(
+    rows: int,
+    seed: int,
+    *,
+    dim: int = 128,
+    inner: int = 256,
+    heads: int = 4,
+    vocab: int = 512,
+    layers: int = 2,
+    page: int = 16,
+    longest: int = 96,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Scene:
+    """Norms that scale and shift, biases that matter, pages in random order, NaN wherever nothing was written."""
+    g = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+        return (torch.randn(shape, generator=g, device=device) * scale + shift).to(dtype)
+
+    def linear(out: int, into: int) -> Affine:
+        return Affine(normal(out, into, scale=into**-0.5), normal(out, scale=0.1))
+
+    def norm() -> Affine:
+        return Affine(normal(dim, scale=0.2, shift=1.0), normal(dim, scale=0.1))
+
+    def block() -> Block:
+        return Block(norm(), linear(3 * dim, dim), linear(dim, dim), linear(inner, dim), linear(dim, inner))
+
+    wide = dim // heads
+    cos, sin = Graphed().rope_tables(longest, wide // 2, 10_000.0, torch.device(device))
+    decoder = Decoder([block() for _ in range(layers)], norm(), linear(vocab, dim), heads, cos, sin)
+    columns = -(-longest // page)
+    pages = rows * columns + 1
+    tables = torch.randperm(pages - 1, generator=g, device=device)[: rows * columns].view(rows, columns) + 1
+    positions = torch.randint(0, longest, (rows,), generator=g, device=device)
+    positions[0] = longest - 1
+    if rows > 1:
+        positions[1] = 0
+    caches = [
+        torch.full((pages + 1, heads, page, wide), torch.nan, dtype=dtype, device=device) for _ in range(2 * layers)
+    ]
+    t = torch.arange(longest, device=device).expand(rows, -1)
+    row, t = torch.nonzero(t < positions[:, None], as_tuple=True)[0], t[t < positions[:, None]]
+    for cache in caches:
+        cache[tables[row, t // page], :, t % page] = normal(len(t), heads, wide)
+    return Scene(decoder, caches[:layers], caches[layers:], normal(rows, dim), positions, tables)
+
+
+def step(scene: Scene) -> tuple[Tensor, Tensor]:
+    """Hidden [B, D] and logits [B, vocab] in float64; the caches of the scene get the new keys and values."""
+    decoder = scene.decoder
+    x = scene.x.double()
+    cos, sin = decoder.cos[scene.positions].double(), decoder.sin[scene.positions].double()
+    for block, keys, values in zip(decoder.blocks, scene.keys, scene.values, strict=True):
+        n = _norm(x, block.ln)
+        q, k, v = _linear(n, block.qkv).view(len(x), 3, decoder.heads, -1).unbind(1)
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        seen = torch.stack([_attend(scene, i, q[i], k[i], v[i], keys, values) for i in range(len(x))])
+        inner = torch.nn.functional.gelu(_linear(n, block.fc1), approximate="tanh")
+        x = x + _linear(seen, block.proj) + _linear(inner, block.fc2)
+    return x, _linear(_norm(x, decoder.ln), decoder.head)
+
+
+def _linear(x: Tensor, of: Affine) -> Tensor:
+    return x @ of.weight.double().T + of.bias.double()
+
+
+def _norm(x: Tensor, of: Affine) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], of.weight.double(), of.bias.double(), reference.LN_EPS)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    width = cos.shape[1]
+    turning, rest = x[..., :width], x[..., width:]
+    swapped = torch.cat((turning[..., width // 2 :], turning[..., : width // 2]), dim=-1)
+    return torch.cat((turning * cos[:, None] + swapped * sin[:, None], rest), dim=-1)
+
+
+def _attend(scene: Scene, row: int, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    page, own = keys.shape[2], int(scene.positions[row])
+    at = torch.arange(own + 1, device=q.device)
+    pages, offsets = scene.tables[row, at // page], at % page
+    keys[pages[-1], :, offsets[-1]] = k.to(keys.dtype)
+    values[pages[-1], :, offsets[-1]] = v.to(values.dtype)
+    seen_k, seen_v = keys[pages, :, offsets].double(), values[pages, :, offsets].double()
+    scores = torch.einsum("hd,thd->ht", q, seen_k) * q.shape[-1] ** -0.5
+    return torch.einsum("ht,thd->hd", torch.softmax(scores, dim=-1), seen_v).flatten()

@@ -1,0 +1,88 @@
+"""Every kernel of the fused step compiles for every kind of GPU it is meant for, within that GPU's shared memory.
+
+Needs Triton, not a GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from gapless.kernels.triton import step_jit as step  # noqa: E402
+from gapless.kernels.triton.choices import CHOICES, Dims, Gpu, choice, padded  # noqa: E402
+from gapless.kernels.triton.decode import PARTS  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB of shared memory a block may have, by compute capability (CUDA C++ Programming Guide)."""
+MOONDREAM_2 = Dims(dim=2048, inner=8192, heads=32, rotary=32, vocab=51200, layers=24)
+GLINT = Dims(dim=256, inner=512, heads=4, rotary=32, vocab=2048, layers=6)
+FLOATS = {"bf16": 2, "fp16": 2}
+
+
+def kernels(dims, rows, gpu, kind):
+    """(kernel, pointer and scalar types, constants, warps) of one step."""
+    chosen = choice(dims, rows, FLOATS[kind], gpu)
+    bm, tiles, parts = padded(rows), dims.dim // chosen.down.bn, dims.dim // PARTS
+    half, wide, index, long = f"*{kind}", "*fp32", "*i32", "*i64"
+    ahead = chosen.ahead
+
+    def shape(tile):
+        return {"BM": bm, "BN": tile.bn, "BK": tile.bk, "STAGES": tile.stages, "MODE": tile.mode, "PDL": chosen.pdl}
+
+    both = {"D": dims.dim, "FF": dims.inner}
+    yield (
+        step.entry,
+        {"given": half, "x": half, "x32": wide, "stats": wide},
+        {"D": dims.dim, "TILES": tiles, "TILES_UP": tiles, "BM": bm, "PDL": chosen.pdl},
+        4,
+    )
+    yield (
+        step.up,
+        {"x": half, "stats": wide, "w": half, "bias": wide, "sums": wide, "qkv": half, "inner": half, "rows": "i32"},
+        {**both, "TILES": tiles, "TILES_UP": tiles, **shape(chosen.up), "AHEAD": min(ahead, dims.dim)},
+        chosen.up.warps,
+    )
+    yield (
+        step.scan,
+        {"qkv": half, "keys": half, "values": half, "tables": long, "positions": long, "cos": wide, "sin": wide}
+        | {"inner": half, "parts": wide, "arrived": index, "columns": "i32", "scale": "fp32"},
+        {**both, "H": dims.heads, "ROTARY": dims.rotary, "PAGE": 16, "SPLITS": chosen.scan.splits, "BT": chosen.scan.bt}
+        | {"STAGES": chosen.scan.stages, "PDL": chosen.pdl},
+        chosen.scan.warps,
+    )
+    share = (dims.dim + dims.inner) // chosen.down.splits
+    yield (
+        step.down,
+        {"inner": half, "w": half, "bias": wide, "x32": wide, "x": half, "stats": wide, "parts": wide}
+        | {"arrived": index, "rows": "i32"},
+        {**both, "SPLITS": chosen.down.splits, **shape(chosen.down), "AHEAD": min(ahead, share & -share)},
+        chosen.down.warps,
+    )
+    yield (
+        step.head,
+        {"x": half, "stats": wide, "w": half, "bias": wide, "sums": wide, "logits": wide, "rows": "i32"},
+        {"D": dims.dim, "VOCAB": dims.vocab, "TILES": parts, "TILES_UP": parts, **shape(chosen.head), "AHEAD": ahead},
+        chosen.head.warps,
+    )
+
+
+@pytest.mark.parametrize("capability", SHARED)
+@pytest.mark.parametrize("rows", CHOICES)
+@pytest.mark.parametrize("dims", [MOONDREAM_2, GLINT], ids=["moondream-2", "glint"])
+def test_it_compiles_within_the_shared_memory_of_each_gpu(capability, rows, dims):
+    gpu = Gpu(SHARED[capability] * 1024, capability >= 90)
+    kind = "bf16" if rows != 8 else "fp16"
+    for kernel, types, constants, warps in kernels(dims, rows, gpu, kind):
+        source = ASTSource(
+            kernel,
+            {**types, **dict.fromkeys(constants, "constexpr")},
+            {(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        )
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+        assert made.metadata.shared <= gpu.shared, (kernel, made.metadata.shared)
