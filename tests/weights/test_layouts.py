@@ -1,5 +1,6 @@
 """Every published form of a checkpoint gives the numbers of the plain one."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +126,10 @@ def test_a_scale_that_is_not_finite_is_named(value: float, tmp_path: Path) -> No
     scale = "text_model.transformer.h.3.moe_quant.down_scale"
     folder = write(tmp_path / "fp8", spoil(fp8(plain(THIRD))[0], scale, value), config_of(THIRD))
     with pytest.raises(InvalidCheckpoint, match=rf"{scale} has values that are not finite"):
+        read(folder, THIRD)
+    weight = "text_model.transformer.h.3.mlp.output_experts.weight"
+    folder = write(tmp_path / "values", spoil(fp8(plain(THIRD))[0], weight, math.nan), config_of(THIRD))
+    with pytest.raises(InvalidCheckpoint, match=r"blocks\.3\.mlp\.fc2\.weight has FP8 values that are no numbers"):
         read(folder, THIRD)
     scale = "text.blocks.1.mlp.fc2.weight.scale"
     folder = write(tmp_path / "int4", spoil(int4(plain(SECOND))[0], scale, value), config_of(SECOND))

@@ -18,14 +18,14 @@ def choose(device: torch.device, exact: bool = False) -> Kernels[Any]:
     """The reference on a CPU; on a GPU the ones in Triton, where that is installed, else the graphed ones.
 
     `exact` fixes the rows of every GEMM on a GPU to the reference's number, for tests of equality in float32; the
-    reference itself is always exact. Where the GPU can and need not be exact, only chosen experts
-    are read.
+    reference itself is always exact. Where the GPU can and need not be exact, only chosen experts are read: by Triton's
+    kernels, which are looked for here alone, else in torch's grouped product.
     """
     if device.type == "cpu":
         return reference
     if exact:
         return Graphed(reference.ROWS)
-    return _triton(has_grouped(device)) if find_spec("triton") else Graphed(grouped=has_grouped(device))
+    return _triton(device) if find_spec("triton") else Graphed(grouped=has_grouped(device))
 
 
 def rows_for(device: torch.device, columns: Columns, marks: Marks) -> RowKernels | None:
@@ -33,11 +33,14 @@ def rows_for(device: torch.device, columns: Columns, marks: Marks) -> RowKernels
     if device.type != "cuda" or find_spec("triton") is None:
         return None
     from gapless.kernels.triton.rows import TritonRows
+    from gapless.kernels.triton.usable import usable
 
-    return TritonRows(columns, marks)
+    return TritonRows(columns, marks) if usable(device) else None
 
 
-def _triton(grouped: bool) -> Kernels[Any]:
+def _triton(device: torch.device) -> Kernels[Any]:
     from gapless.kernels.triton.offer import TritonKernels
+    from gapless.kernels.triton.usable import usable
 
-    return TritonKernels(grouped=grouped)
+    grouped = has_grouped(device)
+    return TritonKernels(grouped=grouped) if usable(device) else Graphed(grouped=grouped)

@@ -1,19 +1,32 @@
-"""The set of kernels for a GPU that Triton compiles for: the graphed ones, and decode steps fused."""
+"""The set of kernels for a GPU that Triton compiles for: the graphed ones, decode steps fused, experts read as chosen.
+
+In and out as in `kernels.base`. What the experts' kernels do not take (another dtype, odd widths) goes the graphed way.
+They are compiled for all their tiles when they first meet a stack of some shape, so that no later length has to wait.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
 from gapless.kernels.graphed import Graphed
+from gapless.kernels.stacks import Stack
+from gapless.kernels.triton import experts
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
+from gapless.kernels.triton.tiles import ROWS, tiles_of
 
 
 class TritonKernels(Graphed):
     """See the module."""
+
+    def __init__(self, grouped: bool = False) -> None:
+        super().__init__(grouped=grouped)
+        self._met: set[tuple[object, ...]] = set()
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:
         """See `Kernels.fuse`. None for sizes and types that the fused kernels do not take."""
@@ -21,6 +34,40 @@ class TritonKernels(Graphed):
         gpu = gpu_of(like.device)
         fits = like.dtype in DTYPES and choice(dims_of(decoder), 1, like.dtype.itemsize, gpu) is not None
         return TritonStep(decoder, gpu) if fits else None
+
+    def experts(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        chosen: Tensor,
+        up: Stack,
+        down: Stack,
+        adapters: ExpertAdapters | None = None,
+    ) -> Tensor:
+        """See `Kernels.experts`."""
+        if not experts.fits(x, up, down):
+            return super().experts(x, weights, chosen, up, down, adapters)
+        self._meet(x, chosen, up, down, adapters)
+        if adapters is not None:
+            return experts.with_adapters(x, weights, chosen, up, down, adapters)
+        return experts.experts(x, weights, chosen, up, down)
+
+    def _meet(self, x: Tensor, chosen: Tensor, up: Stack, down: Stack, adapters: ExpertAdapters | None) -> None:
+        """Run the products once with every tile: compiling and loading allocate, and take seconds."""
+        key = (x.device, x.dtype, chosen.shape[1], up.values.shape, up.values.dtype, adapters is None)
+        if key in self._met:
+            return
+        self._met.add(key)
+        shared = experts.shared_memory(x.device)
+        for tokens in (1, 2):  # one token goes without a plan
+            some, theirs = x[:1].expand(tokens, -1), chosen[:1].expand(tokens, -1)
+            for rows in ROWS:
+                pairs = experts.Pairs.of(theirs, up, tiles_of(rows, up.values.itemsize, shared))
+                if adapters is None:
+                    pairs.product(pairs.gated(some, up), down)
+                else:
+                    pairs.product(pairs.product(some, up)[:, : down.values.shape[2]], down)
+        experts.Pairs.of(chosen[:1].expand(experts.SCAN, -1), up)  # the plan of a long prompt
 
 
 def gpu_of(device: torch.device) -> Gpu:

@@ -1,0 +1,66 @@
+"""Triton's experts where there is no GPU: interpreted, in a process of their own, as that is settled at their import;
+and in what portions they work."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gapless.kernels.triton.tiles import ROWS, most_tiles, tiles_for, tiles_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = {"8.6, 8.9, 12.0": 101_376, "8.0": 166_912, "9.0, 10.0": 232_448}
+"""Bytes of shared memory that a program may have, by compute capability."""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_experts_are_right_when_interpreted() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/interpreted_experts.py"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
+    assert passed is None or int(passed[1]) >= 10, done.stdout
+
+
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED.keys())
+@pytest.mark.parametrize("itemsize", [1, 2])
+def test_every_card_holds_every_tile(shared: int, itemsize: int) -> None:
+    for rows in ROWS:
+        tiles = tiles_of(rows, itemsize, shared)
+        assert tiles.up.rows == tiles.down.rows == rows
+        assert tiles.up.shared(2, itemsize) <= shared and tiles.down.shared(1, itemsize) <= shared
+        assert tiles.up.stages > 1 and tiles.down.stages > 1
+    assert tiles_for(8, 64, itemsize, shared).up.rows == 16
+    assert tiles_for(740 * 8, 64, itemsize, shared).up.rows == ROWS[-1]
+
+
+def test_there_are_tiles_enough_for_any_choice_and_never_many_more() -> None:
+    """Every way to share out so many pairs among four experts, tiles of 16."""
+    for pairs in (1, 2, 15, 16, 17, 40, 64):
+        ways = ((a, b, c, pairs - a - b - c) for a in range(pairs + 1) for b in range(pairs + 1 - a)
+                for c in range(pairs + 1 - a - b))  # fmt: skip
+        needed = max(sum(-(-n // 16) for n in way) for way in ways)
+        assert needed <= most_tiles(pairs, 4, 16) <= needed + 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
+def test_every_tile_compiles_for_every_card_within_its_memory(capability: int) -> None:
+    """A process of its own, which must not interpret, and no GPU."""
+    command = [sys.executable, "tests/kernels/compiled_experts.py", str(capability)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(("src", *sys.path)), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("\n") == 4 * len(ROWS)
