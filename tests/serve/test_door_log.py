@@ -5,11 +5,12 @@ import json
 import logging
 
 import pytest
-from tests.serve.test_door import ASK
+from tests.serve.conftest import Site
+from tests.serve.test_door import ASK, called, endless  # noqa: F401 - a fixture
 
 from gapless.errors import StepFailed
 from gapless.serve.door import Door
-from gapless.serve.limits import Gate
+from gapless.serve.limits import Gate, RequestLimits
 
 
 def test_the_access_log_is_one_json_object_a_request(site, caplog):
@@ -50,3 +51,36 @@ def test_a_client_that_left_before_its_answer_began_is_counted_as_499():
     scope = {"type": "http", "method": "POST", "path": "/v1/query", "headers": []}
     asyncio.run(Door(silent, (), Gate(1), Counting())(scope, None, None))
     assert counted == [("POST", None, 499, None)]
+
+
+def logged(caplog):
+    return [json.loads(r.getMessage()) for r in caplog.records if r.name == "gapless.access"]
+
+
+def test_the_log_says_that_a_client_which_left_got_nothing(endless, caplog):  # noqa: F811
+    site, leave = Site(endless), asyncio.Event()
+
+    async def leaving():
+        asking = asyncio.create_task(called(site, {"question": "Go on?", "settings": {"max_tokens": 5000}}, leave))
+        while not site.gate.held:
+            await asyncio.sleep(0.005)
+        leave.set()
+        await asking
+
+    with caplog.at_level(logging.INFO, "gapless.access"):
+        asyncio.run(leaving())
+    (line,) = logged(caplog)
+    assert (line["status"], line["whole"], line["bytes"], line["type"]) == (499, False, 0, "request_cancelled")
+    assert line["client"] == "test"
+
+
+def test_the_log_has_the_errors_type_also_of_a_stream_that_fails(endless, caplog):  # noqa: F811
+    site = Site(endless, RequestLimits(10**6, 5.0, 0.2, 5.0))
+    with caplog.at_level(logging.INFO, "gapless.access"):
+        site.post("/v1/query", {"question": 3})
+        asyncio.run(called(site, {"question": "Go on?", "stream": True, "settings": {"max_tokens": 5000}}))
+        site.ask("GET", "/health")
+    wrong, late, well = logged(caplog)
+    assert (wrong["type"], wrong["whole"]) == ("invalid_request", True)
+    assert (late["status"], late["type"], late["whole"]) == (200, "request_timeout", False)
+    assert "type" not in well and well["client"]

@@ -64,6 +64,14 @@ def since(site, before):
     return {key: value - before.get(key, 0.0) for key, value in now.items()}
 
 
+def test_routes_are_called_as_the_document_calls_them(alone):
+    for path in ("/v1/models/micro", "/v1/models/a/b", "/openapi.json", "/nothing", "/metrics"):
+        alone.ask("GET", path)
+    found = scrape(alone)
+    routes = {key[2]: value for key, value in found.items() if key[0] == "http_requests_total"}
+    assert routes == {"/v1/models/{name}": 1, "/openapi.json": 1, "other": 1, "/metrics": 1}
+
+
 def ended(found):
     return {ending.value: found["request_success_total", ending.value] for ending in Ending}
 

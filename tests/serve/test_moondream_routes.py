@@ -76,7 +76,7 @@ def test_the_served_model_may_be_named(site, vlm):
     assert name == vlm.desk.context.name
     body = {"question": "Who?", "settings": SMALL}
     assert site.post("/v1/query", body | {"model": name}).status_code == 200
-    other = site.post("/v1/query", body | {"model": "moondream3-preview"})
+    other = site.post("/v1/query", body | {"model": "moondream3"})
     assert other.status_code == 404 and other.json()["error"]["param"] == "model" and name in other.text
 
 

@@ -7,9 +7,10 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+from tests.serve.conftest import Site
 from tests.serve.serving import ENVIRONMENT, ROOT, Served
 
-STATUSES = {"400", "401", "404", "405", "408", "413", "415", "429", "500", "501", "503", "504"}
+STATUSES = {"400", "401", "404", "405", "408", "413", "415", "429", "431", "500", "501", "503", "504"}
 
 
 def document(site):
@@ -27,6 +28,33 @@ def test_every_route_tells_its_errors_and_their_shape(site):
                     continue
                 (shape,) = route["responses"][status]["content"].values()
                 assert shape["schema"]["$ref"].endswith("ErrorAnswer"), (path, status)
+
+
+def test_settings_and_messages_have_types_and_looks_are_not_limited(site):
+    from gapless.skills.messages import ROLES
+    from gapless.skills.settings import Settings
+
+    paths = document(site)["paths"]
+
+    def field(path, name):
+        return paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"][name]
+
+    assert set(field("/v1/point", "settings")["anyOf"][0]["properties"]) == set(Settings.__slots__)
+    message = field("/v1/chat/completions", "messages")["items"]
+    assert message["properties"]["role"]["enum"] == list(ROLES) and message["required"] == ["role", "content"]
+    for methods in paths.values():
+        assert "get" not in methods or "429" not in methods["get"]["responses"]
+        assert all("431" in route["responses"] for route in methods.values())
+
+
+def test_keys_are_told_where_they_are_asked_for(site, vlm):
+    locked = Site(vlm, keys=("one",)).ask("GET", "/openapi.json", headers={"x-moondream-auth": "one"}).json()
+    assert locked["components"]["securitySchemes"]["bearer"] == {"type": "http", "scheme": "bearer"}
+    assert locked["security"] == [{"bearer": []}, {"moondream": []}]
+    assert [path for path, methods in locked["paths"].items() if methods.get("get", {}).get("security") == []] == [
+        "/health"
+    ]
+    assert "security" not in document(site)
 
 
 @pytest.mark.parametrize(

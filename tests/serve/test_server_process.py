@@ -71,7 +71,10 @@ def test_from_start_to_end(endless_folder, tmp_path, process):
         holding.close()
         assert server.process.wait(PATIENCE) == 0
         assert server.process.stdout.read() == b""
-        lines = [line for line in server.log.read_text().splitlines() if not line.startswith("gapless: ")]
+        lines = server.log.read_text().splitlines()
+        assert "gapless: stopping: 2 requests running, for 30 seconds at most; again to end now" in lines
+        assert lines[-1] == "gapless: stopped"
+        lines = [line for line in lines if not line.startswith("gapless: ")]
         assert len(lines) > 25 and all(json.loads(line)["request_id"] for line in lines)
     finally:
         server.process.kill()

@@ -42,6 +42,12 @@ KeysFile = Annotated[
     Path | None,
     typer.Option("--api-keys-file", rich_help_panel=LISTEN, help="Keys that clients must send, one a line."),
 ]
+CorsOrigins = Annotated[
+    str | None,
+    typer.Option(
+        "--cors-origins", metavar="URL,...", rich_help_panel=LISTEN, help="Pages that may ask from a browser; * is all."
+    ),
+]
 Config = Annotated[
     Path | None, typer.Option("--config", help="A YAML file with settings by their names; flags and variables win.")
 ]
@@ -123,6 +129,7 @@ def serve(
     host: Host = None,
     port: Port = None,
     api_keys_file: KeysFile = None,
+    cors_origins: CorsOrigins = None,
     max_requests: MaxRequests = None,
     rate_limit: RateLimit = None,
     rate_burst: RateBurst = None,
@@ -145,14 +152,12 @@ def serve(
     Every setting, also those without a flag, can come from a variable GAPLESS_NAME or a line of the --config file.
     """
     _check_installed()
-    from gapless.serve.process import run
-    from gapless.serve.settings import unknown_variables
-
     flags: dict[str, Any] = {
         "model": model,
         "host": host,
         "port": port,
         "api_keys_file": api_keys_file,
+        "cors_origins": cors_origins,
         "max_requests": max_requests,
         "rate_limit": rate_limit,
         "rate_burst": rate_burst,
@@ -170,7 +175,13 @@ def serve(
         "max_adapter_rank": max_adapter_rank,
         "process": None if process is None else process is Switch.ON,
     }
-    settings = _settings({name: value for name, value in flags.items() if value is not None}, config)
+    return _run(_settings({name: value for name, value in flags.items() if value is not None}, config))
+
+
+def _run(settings: ServerSettings) -> int:
+    from gapless.serve.process import run
+    from gapless.serve.settings import unknown_variables
+
     for line in unknown_variables():
         complain(line)
     with ExitStack() as loading:

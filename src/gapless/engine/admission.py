@@ -67,7 +67,7 @@ class Admission:
         if need > self._limits.pages - 1:
             raise RequestTooLarge(
                 f"the request may need {need} KV pages of {self._limits.page_size} tokens, the engine has "
-                f"{self._limits.pages - 1} in all; lower max_tokens or give the engine more KV memory"
+                f"{self._limits.pages - 1} in all; lower max_tokens, or raise pages"
             )
 
     def enqueue(self, history: History) -> None:

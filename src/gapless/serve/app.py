@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -22,12 +23,20 @@ from gapless.errors import GaplessError
 from gapless.serve.door import Door
 from gapless.serve.engine import Engine
 from gapless.serve.errors import MethodNotAllowed, NotFound, error_response, is_inside
-from gapless.serve.health import HealthRoutes
+from gapless.serve.health import HEALTH, HealthRoutes
 from gapless.serve.limits import Gate, LoopClock, RateLimit, RequestLimits
 from gapless.serve.log import BackgroundLog
 from gapless.serve.metrics import MetricsRoutes, Visits
 from gapless.serve.moondream import MoondreamRoutes
 from gapless.serve.openai import OpenAIRoutes
+
+CHAT = "/v1/chat/completions"
+OLDER_AND_NEWER = ("/v1/completions", "/v1/responses")
+"""OpenAI's other ways to ask for an answer."""
+SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "moondream": {"type": "apiKey", "in": "header", "name": "X-Moondream-Auth"},
+}
 
 _log = logging.getLogger("gapless.serve")
 
@@ -40,11 +49,12 @@ def make_app(
     rate: RateLimit | None = None,
     threads: int = 4,
     log: BackgroundLog | None = None,
+    origins: Sequence[str] = (),
 ) -> Door:
     """Put the routes together. No page is served that would load anything from elsewhere.
 
     `threads`: how many bodies, pictures and texts are worked on at once. They are the event loop's default executor,
-    and nothing else uses that. `log`: whose losses the metrics tell.
+    and nothing else uses that. `log`: whose losses the metrics tell. `origins`: see `Door`.
     """
     visits = Visits()
 
@@ -67,7 +77,15 @@ def make_app(
     app.add_exception_handler(GaplessError, _refuse)
     app.add_exception_handler(Exception, _broken)
     app.add_exception_handler(HTTPException, _no_route)
-    return Door(app, keys, gate, visits, rate)
+    if keys:
+        _tell_of_keys(app.openapi())
+    return Door(app, keys, gate, visits, rate, origins)
+
+
+def _tell_of_keys(document: dict[str, Any]) -> None:
+    document["components"]["securitySchemes"] = SCHEMES
+    document["security"] = [{name: []} for name in SCHEMES]
+    document["paths"][HEALTH]["get"]["security"] = []
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -90,7 +108,8 @@ async def _no_route(request: Request, error: Exception) -> Response:
         allowed = headers.get("Allow", "another one")
         told: GaplessError = MethodNotAllowed(f"{path!a} does not take {method}; use {allowed}")
     elif status == 404:
-        told = NotFound(f"there is no route {path!a}; /openapi.json lists those there are")
+        there = f"use {CHAT}" if path in OLDER_AND_NEWER else "/openapi.json lists those there are"
+        told = NotFound(f"there is no route {path!a}; {there}")
     else:
         raise error
     request.state.error = told

@@ -56,7 +56,7 @@ class Connection(HttpToolsProtocol):
     """Runs while the headers of a request are waited for."""
     _head = 0
     """Bytes since the request, or the last part of its body, began."""
-    _behind_headers = _body_came = False
+    _behind_headers = _body_came = _request_ended = False
     _data = b""
     """What the parser is at."""
     _other_protocol = False
@@ -88,21 +88,23 @@ class Connection(HttpToolsProtocol):
         """Bytes of requests."""
         if self._refused is not None:
             return
-        self._body_came = False
+        self._body_came = self._request_ended = False
         self._data = data
         super().data_received(data)
-        if self._body_came:
+        if self._body_came or self._request_ended:  # how much of it belongs to what has begun since is not known
             self._head = 0
         elif self._patience is not None or self._behind_headers:
             self._head += len(data)
             if self._head > MOST_HEADERS:
-                self._refuse(
-                    HeadersTooLarge(f"the request's line and headers have more than {MOST_HEADERS} bytes; send fewer")
-                )
+                self._refuse(_too_large())
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP is told so in the shape of all errors."""
-        self._refuse(NotHttp("this is not a request of HTTP/1.1; see to the client or its proxy"))
+        stopped = sys.exc_info()[1]
+        if stopped is not None and isinstance(stopped.__context__, HeadersTooLarge):
+            self._refuse(stopped.__context__)
+        else:
+            self._refuse(NotHttp("this is not a request of HTTP/1.1; see to the client or its proxy"))
 
     def on_message_begin(self) -> None:
         """The first bytes of a request are there."""
@@ -116,6 +118,9 @@ class Connection(HttpToolsProtocol):
         self._other_protocol = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._other_protocol:
             return
+        line = len(self.parser.get_method()) + len(self.url) + 14  # with its blanks, version and ends
+        if line + sum(len(name) + len(value) + 4 for name, value in self.headers) > MOST_HEADERS:
+            raise _too_large()  # comes out of the parser as the cause of its own error
         self._wait_no_more()
         self._head, self._behind_headers = 0, True
         super().on_headers_complete()
@@ -136,7 +141,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is whole."""
         if not self._other_protocol:
-            self._behind_headers = False
+            self._behind_headers, self._request_ended = False, True
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -234,16 +239,20 @@ class Connection(HttpToolsProtocol):
             if self._due:
                 self._refused = error
             else:
-                self._tell_and_close(error if self._head or isinstance(error, NotHttp) else None)
+                self._tell_and_close(error if self._head or not isinstance(error, TooSlow) else None)
         else:  # of a body, for which the application waits: too late if its answer has begun
             begun = len(self._due) > 1 or any(cycle.response_started for cycle in self._due)
             self._tell_and_close(None if begun else error)
 
     def _tell_and_close(self, error: DoorError | None) -> None:
         if error is not None:
-            self.transport.write(self.door.turned_away(error))
+            self.transport.write(self.door.turned_away(error, self.client))
         self.transport.close()
         self._look_if_closed()
+
+
+def _too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(f"the request's line and headers have more than {MOST_HEADERS} bytes; send fewer")
 
 
 def connection_type(door: Door, header_timeout: float, send_timeout: float = 30.0) -> type[Connection]:

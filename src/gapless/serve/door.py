@@ -21,9 +21,10 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gapless.serve.errors import DoorError, NotServing, Unauthorized, encoded, error_response, told
+from gapless.serve.errors import DoorError, NotServing, Unauthorized, encoded, error_response, told, type_of
 from gapless.serve.health import HEALTH
 from gapless.serve.limits import Gate, Places, RateLimit
 from gapless.serve.metrics import Visits
@@ -34,6 +35,7 @@ _OUTER_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _METHODS = ("GET", "HEAD", "POST")
 _LEFT = 499
 """What the log says of a client that left before its answer began."""
+DOCUMENT = "/openapi.json"
 UNREAD: Scope = {"method": "-", "path": "-", "headers": []}
 """Of what never became a request."""
 
@@ -47,6 +49,8 @@ class Visit:
         self.request_id = f"{now:%Y-%m-%d}_{skill}_{now:%Y-%m-%d-%H:%M:%S}-{secrets.token_hex(6)}"
         self.method = scope["method"]
         self.path = scope["path"][:200]
+        self.client = (scope.get("client") or [None])[0]
+        """The address it comes from: a proxy's, if there is one."""
         outer = Headers(scope=scope).get("x-request-id", "")
         self.outer_id = outer if _OUTER_ID.fullmatch(outer) else None
         """The client's own name for the request: echoed and logged, never a key to anything."""
@@ -72,32 +76,52 @@ class Visit:
         """The method, if it is one that routes have."""
         return self.method if self.method in _METHODS else "other"
 
-    def line(self) -> str:
-        """One JSON object, ASCII, whatever the client sent."""
+    def line(self, error: BaseException | None) -> str:
+        """One JSON object, ASCII, whatever the client sent. What is sent to a client that has left reaches nobody."""
+        status = self.status or _LEFT
         fields: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": self.request_id,
+            "client": self.client,
             "method": self.method,
             "path": self.path,
-            "status": self.status or _LEFT,
-            "whole": self.whole,
-            "bytes": self.sent_bytes,
+            "status": status,
+            "whole": self.whole and status != _LEFT,
+            "bytes": self.sent_bytes if status != _LEFT else 0,
             "ms": round(1e3 * (time.monotonic() - self._began), 3),
         }
+        if error is not None:
+            fields["type"] = type_of(error)
         return json.dumps(fields | ({"client_request_id": self.outer_id} if self.outer_id else {}))
 
 
 class Door:
-    """An ASGI application in front of another one. `keys` empty: nobody is asked for one."""
+    """An ASGI application in front of another one. `keys` empty: nobody is asked for one. `origins`: whose pages may
+    ask from a browser; a browser's own question about that (OPTIONS) has no key, and is answered without one."""
 
     def __init__(
-        self, app: ASGIApp, keys: Sequence[str], gate: Gate, visits: Visits, rate: RateLimit | None = None
+        self,
+        app: ASGIApp,
+        keys: Sequence[str],
+        gate: Gate,
+        visits: Visits,
+        rate: RateLimit | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
         self._gate = gate
         self._visits = visits
         self._rate = rate
+        self._front: ASGIApp = self._answer
+        if origins:
+            self._front = CORSMiddleware(
+                self._answer,
+                allow_origins=origins,
+                allow_methods=_METHODS,
+                allow_headers=["*"],
+                expose_headers=["X-Request-Id", "Retry-After"],
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -112,28 +136,31 @@ class Door:
             visit.note(message)
             await send(message)
 
+        scope["state"]["visit"] = visit
+        try:
+            await self._front(scope, receive, noted)
+        finally:
+            self._over(visit, _route_of(scope), scope["state"].get("error"))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit: Visit = scope["state"]["visit"]
         try:
             key = self._check_key(scope)
             with self._place(scope, key) as places:
                 scope["state"]["places"] = places
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, send)
         except Exception as error:
             scope["state"].setdefault("error", error)
-            await self._failed(visit, error, scope, receive, noted)
-        except (
-            asyncio.CancelledError
-        ):  # by the server at its end, by nobody else: what has not arrived, or is not taken
+            await self._failed(visit, error, scope, receive, send)
+        except asyncio.CancelledError:  # the server ends, and this has not arrived, or is not taken
             stopped = NotServing("the server stopped before this request was over; ask again, or ask another server")
             scope["state"].setdefault("error", stopped)
-            await self._failed(visit, stopped, scope, receive, noted)
-        finally:
-            route = getattr(scope.get("route"), "path", None)
-            self._over(visit, route, scope["state"].get("error"))
+            await self._failed(visit, stopped, scope, receive, send)
 
-    def turned_away(self, error: DoorError) -> bytes:
+    def turned_away(self, error: DoorError, client: tuple[str, int] | None = None) -> bytes:
         """The whole response to what never became a request: bytes that are none, headers that do not end. It is
         counted and logged as any, without a method and a path."""
-        visit = Visit(UNREAD)
+        visit = Visit({**UNREAD, "client": client})
         body = encoded(told(error, visit.request_id))
         phrase = HTTPStatus(error.status).phrase
         head = f"HTTP/1.1 {error.status} {phrase}\r\nconnection: close\r\ncontent-type: application/json\r\n"
@@ -144,7 +171,7 @@ class Door:
 
     def _over(self, visit: Visit, route: str | None, error: BaseException | None) -> None:
         self._visits.count(visit.method_or_other, route, visit.status or _LEFT, error)
-        access_log.info("%s", visit.line())
+        access_log.info("%s", visit.line(error))
 
     async def _failed(self, visit: Visit, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         if not isinstance(error, DoorError):
@@ -178,3 +205,10 @@ class Door:
                 else "this key is not one of the server's; look for a typing error, or ask for a new key"
             )
         return given
+
+
+def _route_of(scope: Scope) -> str | None:
+    """The route as the document has it; None: there is none."""
+    if "endpoint" in scope and scope["path"] == DOCUMENT:
+        return DOCUMENT
+    return getattr(scope.get("route"), "path_format", None)

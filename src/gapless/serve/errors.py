@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from starlette.responses import Response
 
 from gapless.errors import (
     EngineClosed,
+    EngineDead,
     GaplessError,
     InvalidRequest,
     PromptTooLong,
@@ -25,6 +27,7 @@ from gapless.errors import (
     RequestTimeout,
     shown,
 )
+from gapless.skills.settings import Settings
 
 RETRY_SECONDS = 1
 """What `Retry-After` advises: a row is free again within about a second."""
@@ -166,9 +169,22 @@ def told(error: BaseException, request_id: str) -> dict[str, Any]:
 def _message(error: BaseException, request_id: str) -> str:
     if isinstance(error, _TELLING):
         return str(error)
+    if isinstance(error, EngineDead):
+        return (
+            "the server's engine has died, and the server ends with it; ask again in a few seconds, when it may have "
+            f"been started anew. Its log has the reason under {request_id}"
+        )
     if isinstance(error, EngineClosed):
         return "the server stopped before this request ended; ask again, or ask another server"
     return f"the server failed at this request; its log has the reason under {request_id}"
+
+
+def _meant(name: str, fields: Collection[str]) -> str:
+    """What to do about a field that is none of these."""
+    if name in Settings.__slots__ and "settings" in fields:
+        return f'put it into settings: {{"settings": {{"{name}": ...}}}}'
+    near = get_close_matches(name, sorted(fields), 1)
+    return f"did you mean {near[0]}?" if near else f"leave it out; it knows {', '.join(fields)}"
 
 
 class Json(Response):
@@ -190,19 +206,30 @@ def encoded(content: Any) -> bytes:
 def error_response(error: BaseException, request_id: str, path: str) -> Json:
     """The answer to a request that failed before its answer began, in the words of its path."""
     headers = dict(error.headers) if isinstance(error, DoorError) else {}
+    if isinstance(error, EngineDead | EngineClosed):
+        headers = dict(NotServing.headers)
     said = told_openai(error, request_id) if speaks_openai(path) else told(error, request_id)
     return Json(said, status_of(error), headers)
 
 
-def field_error(error: ValidationError) -> InvalidRequest:
-    """The first thing that is wrong with a body, with the name of its field."""
+def too_long(timeout: object, most: float) -> InvalidRequest:
+    """A request wants more time than the server gives any."""
+    return InvalidRequest(
+        f"timeout is {shown(timeout)} seconds, and this server gives {most:g}; ask for no more, or raise its "
+        "request_timeout",
+        param="timeout",
+    )
+
+
+def field_error(error: ValidationError, fields: Collection[str]) -> InvalidRequest:
+    """The first thing that is wrong with a body of these fields, with the name of the one at fault."""
     found = error.errors(include_url=False)[0]
     names = [part if isinstance(part, str) else f"[{part}]" for part in found["loc"]]
     name = ascii(".".join(names).replace(".[", "["))[1:-1][:80]
     if found["type"] == "missing":
         return InvalidRequest(f"{name} is missing; it must be given", param=name)
     if found["type"] == "extra_forbidden":
-        return InvalidRequest(f"{name} is not a field that this route knows; leave it out", param=name)
+        return InvalidRequest(f"{name} is not a field that this route knows; {_meant(name, fields)}", param=name)
     if not names:
         return InvalidRequest(f"the body must be one JSON object, not {shown(found['input'])}")
     return InvalidRequest(f"{name}: {found['msg'].lower()}; got {shown(found['input'])}", param=name)

@@ -56,7 +56,7 @@ class EventStream(Response, ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client leaves before."""
-        writing = asyncio.ensure_future(self._write(send))
+        writing = asyncio.ensure_future(self._write(scope, send))
         leaving = asyncio.ensure_future(gone(receive))
         try:
             await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +68,7 @@ class EventStream(Response, ABC):
             await asyncio.gather(writing, leaving, return_exceptions=True)
             await self.close()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for event in self.events():
@@ -76,6 +76,7 @@ class EventStream(Response, ABC):
         except TimeoutError:
             return  # the client does not read; the connection is broken off
         except Exception as error:
+            scope["state"]["error"] = error  # for the log
             if is_inside(error):
                 _log.exception("request %s failed while it was streamed", self.request_id)
             await self._send(send, encoded(self.failed(error)), TORN)

@@ -23,6 +23,8 @@ from gapless.serve.limits import Gate, RequestLimits, unless_gone
 from gapless.serve.schema import JSON, LOOKING, Responses, errors
 
 HEALTH = "/health"
+HOSTED = ("moondream3-preview", "moondream/moondream3-preview", "moondream-2B")
+"""Names that clients of the hosted service send without being told to: whichever model is served is meant."""
 QUESTION = "What is this?"
 FRESH = 1.0
 """Seconds for which an answer is told to others too."""
@@ -44,7 +46,7 @@ class HealthRoutes:
         """All of them."""
         router = APIRouter()
         no = {"description": "No: the model is loading or dead, or the server is stopping.", "content": {JSON: {}}}
-        told: Responses = {**errors(405), 503: no}
+        told: Responses = {**errors(405, 408, 431), 503: no}
         router.add_api_route(HEALTH, self.health, methods=["GET"], response_model=None, responses=told)
         router.add_api_route(HEALTH, self.health, methods=["HEAD"], response_model=None, include_in_schema=False)
         router.add_api_route(
@@ -80,6 +82,11 @@ class HealthRoutes:
                 self._told = {"status": "ready", "tokens": tokens, "ms": round(1e3 * (ended - started), 3)}
                 self._told_until = ended + FRESH
             return self._told
+
+
+def unless_hosted(named: str | None) -> str | None:
+    """The model that a request names; None where the name says only that some model is meant."""
+    return None if named in HOSTED else named
 
 
 def check_model(named: str | None, name: str, adapters: Sequence[str] = ()) -> None:

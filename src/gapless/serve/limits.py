@@ -157,7 +157,7 @@ async def read(request: Request, kind: type[Body], limits: RequestLimits) -> Bod
     try:
         return kind.model_validate(parsed)
     except ValidationError as error:
-        raise field_error(error) from error
+        raise field_error(error, kind.model_fields) from error
 
 
 async def _bounded(request: Request, most: int) -> bytes:

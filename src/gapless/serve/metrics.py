@@ -74,7 +74,10 @@ class MetricsRoutes:
     def router(self) -> APIRouter:
         """It."""
         router = APIRouter()
-        told: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **errors(401, 405, 500)}
+        told: Responses = {
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+            **errors(401, 405, 408, 431, 500),
+        }
         router.add_api_route(
             METRICS, self.metrics, methods=["GET"], response_class=Response, response_model=None, responses=told
         )

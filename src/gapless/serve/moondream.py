@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gapless.api.aio import AsyncVLM
 from gapless.api.stream import AsyncStream
-from gapless.errors import InvalidRequest, shown
 from gapless.images.data_url import picture_bytes
 from gapless.serve import schema
 from gapless.serve.engine import Engine
-from gapless.serve.errors import Json
+from gapless.serve.errors import Json, too_long
 from gapless.serve.events import Events
-from gapless.serve.health import check_model
+from gapless.serve.health import check_model, unless_hosted
 from gapless.serve.limits import RequestLimits, read, unless_gone
 
 Refs = list[list[float]]
@@ -35,7 +34,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    settings: dict[str, Any] | None = None
+    settings: Annotated[dict[str, Any] | None, WithJsonSchema(schema.SETTINGS)] = None
     model: str | None = None
     """The served model's name, as a check."""
 
@@ -139,11 +138,11 @@ class MoondreamRoutes:
 
     def _settings(self, vlm: AsyncVLM, body: Asked) -> dict[str, Any]:
         """The body's settings with a deadline that is the server's or sooner."""
-        check_model(body.model, vlm.desk.context.name)
+        check_model(unless_hosted(body.model), vlm.desk.context.name)
         settings = dict(body.settings or {})
         most, wanted = self._limits.request_timeout, settings.get("timeout")
         if isinstance(wanted, int | float) and wanted > most:
-            raise InvalidRequest(f"timeout is {shown(wanted)} seconds; this server gives {most:g}", param="timeout")
+            raise too_long(wanted, most)
         settings["timeout"] = most if wanted is None else wanted
         return settings
 

@@ -24,7 +24,7 @@ from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.data_url import picture_bytes
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json
-from gapless.serve.health import check_model
+from gapless.serve.health import check_model, unless_hosted
 from gapless.serve.limits import Places, RequestLimits, read, unless_gone
 from gapless.serve.openai_body import WORDS, ChatBody, Wanted, placed, understood
 from gapless.serve.openai_events import ChatEvents, Gathering, ResultEvents
@@ -33,9 +33,6 @@ from gapless.serve.openai_shapes import Chunks, Heading, completion, message_of
 from gapless.serve.schema import LOOKING
 from gapless.skills.chat import check_chat
 from gapless.skills.messages import PicturePart
-
-HOSTED = ("moondream3-preview", "moondream/moondream3-preview", "moondream-2B")
-"""Names that clients of the hosted service send without being told to: whichever model is served is meant."""
 
 
 class OpenAIRoutes:
@@ -94,7 +91,7 @@ class OpenAIRoutes:
         """Go on with a conversation, or use a skill on its last message."""
         vlm, body = self._engine.vlm(), await read(request, ChatBody, self._limits)
         name, *adapters = self._names()
-        check_model(None if body.model in HOSTED else body.model, name, adapters)
+        check_model(unless_hosted(body.model), name, adapters)
         wanted = await asyncio.to_thread(understood, body, self._limits)
         places: Places = request.state.places
         places.widen(wanted.choices)

@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from gapless.errors import InvalidRequest, shown
+from gapless.serve.errors import too_long
 from gapless.serve.limits import RequestLimits
+from gapless.serve.openai_schema import MESSAGES
 from gapless.skills.messages import Conversation, PicturePart, Turn, read_messages
 from gapless.skills.settings import MAX_SEED, Settings
 
@@ -72,6 +74,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields that are not honoured, with the values that ask for nothing; null is one for each."""
 
+ELSEWHERE = {
+    "settings": "put what is in it beside messages, at the top of the body",
+    "image_url": "put the picture into a message's content, as a part of type image_url",
+    "question": "put it into a message's content",
+    "object": 'put it into a message\'s content, with "skill": "detect", "point" or "segment"',
+    "length": 'put it into a message\'s content, with "skill": "caption"',
+}
+"""Where a field of the other routes belongs here."""
+
 _log = logging.getLogger("gapless.serve")
 _MOST_NAMES = 200
 _named: set[str] = set()
@@ -82,7 +93,7 @@ class ChatBody(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    messages: list[Any]
+    messages: Annotated[list[Any], WithJsonSchema(MESSAGES)]
     model: str | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
@@ -186,9 +197,9 @@ def _refuse(extra: Mapping[str, Any]) -> None:
         if name not in NEUTRAL:
             _pass_over(name)
         elif value is not None and value not in NEUTRAL[name]:
+            remedy = ELSEWHERE.get(name, "leave it out")
             raise InvalidRequest(
-                f"{name} is not supported here, and would change the answer; leave it out (got {shown(value)})",
-                param=name,
+                f"{name} is not supported here, and would change the answer; {remedy} (got {shown(value)})", param=name
             )
 
 
@@ -219,9 +230,7 @@ def _settings(body: ChatBody, limits: RequestLimits) -> dict[str, object]:
             raise
         raise placed(error, _limit_field(body)) from error
     if body.timeout is not None and body.timeout > limits.request_timeout:
-        raise InvalidRequest(
-            f"timeout is {body.timeout:g} seconds; this server gives {limits.request_timeout:g}", param="timeout"
-        )
+        raise too_long(body.timeout, limits.request_timeout)
     settings.setdefault("timeout", limits.request_timeout)
     return settings
 

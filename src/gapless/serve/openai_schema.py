@@ -7,6 +7,36 @@ from typing import Any
 from pydantic import BaseModel
 
 from gapless.serve.schema import ASKING, EVENT, WHEN, Responses
+from gapless.skills.messages import ROLES
+
+_PART = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["text", "image_url"]},
+        "text": {"type": "string"},
+        "image_url": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
+            ],
+            "description": "A data URL.",
+        },
+    },
+    "required": ["type"],
+}
+MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {
+            "role": {"enum": list(ROLES)},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _PART}]},
+        },
+        "required": ["role", "content"],
+    },
+}
+"""System messages first, then users and assistants in turn; the last is a user's. Only users show pictures."""
 
 
 class OpenAISaid(BaseModel):

@@ -7,6 +7,7 @@ those inside go on, up to `drain_timeout` seconds; then, or at the second signal
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -30,6 +31,8 @@ from gapless.serve.memory import give_back_large_blocks
 from gapless.serve.settings import ServerSettings
 
 STOPPED, FAILED = 0, 1
+QUESTION = 16
+"""Tokens of an ordinary one."""
 LAST_WORDS = 1
 """Seconds for the answers of requests that are ended to reach their clients."""
 
@@ -53,7 +56,7 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
     threads = settings.threads_for_pictures()
-    door = make_app(engine, gate, settings.request_limits(), keys, settings.rate(), threads, log)
+    door = make_app(engine, gate, settings.request_limits(), keys, settings.rate(), threads, log, settings.cors_origins)
     config = uvicorn.Config(
         door,
         loop="uvloop",
@@ -76,8 +79,10 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     watcher.say(f"loading {settings.model}; {from_here}/health says how far it is")
     greeting = f"ready at {url}/v1; try: {example(from_here, locked=bool(keys))}"
     with listening:
-        server = Server(config, engine, gate, settings.drain_timeout, watcher, greeting)
+        server = Server(config, engine, gate, settings.drain_timeout, watcher, greeting, settings.page_size)
         server.run(sockets=[listening])
+    if server.code == STOPPED:
+        watcher.say("stopped")
     return server.code
 
 
@@ -85,7 +90,14 @@ class Server(uvicorn.Server):
     """uvicorn, with an end of its own."""
 
     def __init__(
-        self, config: uvicorn.Config, engine: Engine, gate: Gate, drain: float, watcher: Watcher, greeting: str
+        self,
+        config: uvicorn.Config,
+        engine: Engine,
+        gate: Gate,
+        drain: float,
+        watcher: Watcher,
+        greeting: str,
+        page_size: int = 16,
     ) -> None:
         super().__init__(config)
         self.code = STOPPED
@@ -94,18 +106,29 @@ class Server(uvicorn.Server):
         self._drain = drain
         self._watcher = watcher
         self._greeting = greeting
+        self._page_size = page_size
         self._greeted = False
         self._stop_by: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal: the first begins to drain, the second ends that."""
         self._gate.close()
+        if self._stop_by is not None:
+            self._watcher.say("ending now")
+        elif self._gate.held:
+            self._watcher.say(
+                f"stopping: {self._gate.held} requests running, for {self._drain:g} seconds at most; again to end now"
+            )
+        else:
+            self._watcher.say("stopping: no request is running")
         self._stop_by = time.monotonic() + (self._drain if self._stop_by is None else 0.0)
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether the server is to end."""
         if not self._greeted and self._engine.ready:
             self._greeted = True
+            if warning := await asyncio.to_thread(too_few_pages, self._engine, self._page_size):
+                self._watcher.say(warning)
             self._watcher.ready(self._greeting)
         error = self._engine.failure or self._engine.death()
         if error is not None:
@@ -119,6 +142,23 @@ class Server(uvicorn.Server):
             await self._engine.close()  # what still runs is told so, before its connection is closed
             return True
         return await super().on_tick(counter)
+
+
+def too_few_pages(engine: Engine, page_size: int) -> str | None:
+    """What there is to say where the KV cache has no room for an ordinary question about a picture. May wait for a
+    moment."""
+    told = engine.snapshot()
+    if told is None or engine.death() is not None:
+        return None
+    context, pages = engine.vlm().desk.context, told[0].standing.pages
+    tokens = min(context.prefix + QUESTION + context.templates.defaults.max_tokens, context.max_context)
+    need = -(-(tokens - 1) // page_size) + 1
+    if need <= pages:
+        return None
+    return (
+        f"the KV cache has {pages} pages, and a question about a picture may need {need} of {page_size} tokens: such "
+        "requests are told 413 unless they lower max_tokens; raise pages"
+    )
 
 
 def example(url: str, locked: bool) -> str:

@@ -10,6 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gapless.records import MAX_TOP_LOGPROBS
+from gapless.skills.settings import (
+    MAX_OBJECTS,
+    MAX_SEED,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+    MAX_TEMPERATURE,
+    MAX_TIMEOUT,
+)
+
 Responses = dict[int | str, dict[str, Any]]
 
 WHEN = {
@@ -17,10 +27,11 @@ WHEN = {
     401: "No key, or an unknown one.",
     404: "No such route or model.",
     405: "The route does not take this method.",
-    408: "The body did not arrive in time.",
+    408: "The headers or the body did not arrive in time.",
     413: "The body is over its limit, or the request needs more memory than there is.",
     415: "The body is not declared as JSON.",
     429: "All places are taken, or this key asks too often; `Retry-After` says when to ask again.",
+    431: "The request's line and headers have more than 64 KiB.",
     500: "A failure inside; the server's log has the reason under `request_id`.",
     501: "The model does not have this skill.",
     503: "The model is loading or gone, or the server is stopping.",
@@ -29,9 +40,31 @@ WHEN = {
 JSON = "application/json"
 ASKING = tuple(WHEN)
 """What a request for an answer may be told."""
-LOOKING = (401, 405, 429, 500, 503, 504)
+LOOKING = (401, 405, 408, 431, 500, 503, 504)
 """What a request about the server may be told."""
 
+
+def _or_null(**said: Any) -> dict[str, Any]:
+    return {"anyOf": [said, {"type": "null"}]}
+
+
+_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+SETTINGS = _or_null(
+    type="object",
+    properties={
+        "temperature": _or_null(type="number", minimum=0, maximum=MAX_TEMPERATURE),
+        "top_p": _or_null(type="number", exclusiveMinimum=0, maximum=1),
+        "max_tokens": _or_null(type="integer", minimum=1, maximum=2**31 - 1),
+        "max_objects": _or_null(type="integer", minimum=1, maximum=MAX_OBJECTS),
+        "seed": _or_null(type="integer", minimum=0, maximum=MAX_SEED),
+        "timeout": _or_null(type="number", exclusiveMinimum=0, maximum=MAX_TIMEOUT, description="seconds"),
+        "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": MAX_STOPS, "items": _STOP}, {"type": "null"}]},
+        "logprobs": _or_null(type="integer", minimum=0, maximum=MAX_TOP_LOGPROBS),
+        "adapter": _or_null(type="string", description="one that is loaded"),
+    },
+    additionalProperties={"type": "null"},
+)
+"""`skills.settings.Settings`, which checks them. Null is what is not set."""
 EVENT = {
     "type": "object",
     "properties": {"data": {"type": "string", "contentMediaType": JSON}},

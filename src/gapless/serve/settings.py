@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -37,6 +38,7 @@ FLAGS = {"model": "MODEL", "adapters": "--adapter"}
 """Those that are not spelled as their setting."""
 ELSEWHERE = (CONFIG, "cache")
 """Variables that are no settings: which file, and `config.cache_folder`."""
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+", re.IGNORECASE)
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 Size = Annotated[int, Field(ge=1)]
 
@@ -71,6 +73,9 @@ class ServerSettings(BaseSettings):
     api_keys_file: Path | None = None
     """One key a line; empty lines and those that begin with # are skipped."""
 
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Of pages whose scripts may ask from a browser; "*" is everybody's."""
+
     max_requests: Size = 128
     """Held at once, running and waiting; one more is told 429."""
     rate_limit: Annotated[float, Field(gt=0, le=1e6)] | None = None
@@ -94,6 +99,16 @@ class ServerSettings(BaseSettings):
         if keys is None or (isinstance(keys, list | tuple) and not all(keys)) or keys == []:
             raise ValueError("holds no key; give one, or leave the setting out to serve everybody")
         return keys
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _origins(cls, value: Any) -> Any:
+        """As a browser sends them: it compares letter by letter."""
+        origins = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        for origin in origins if isinstance(origins, list | tuple) else ():
+            if not isinstance(origin, str) or not (origin == "*" or _ORIGIN.fullmatch(origin)):
+                raise ValueError(f"{shown(origin)} is not * or like https://example.org:8443, with nothing behind it")
+        return origins
 
     @field_validator("adapters", mode="before")
     @classmethod
