@@ -2,10 +2,12 @@
 #
 #   docker build -t gapless .
 #   docker run --gpus all -p 2020:2020 -v /path/to/model:/model:ro --stop-timeout 75 gapless /model
+#   docker run -p 2020:2020 --stop-timeout 75 gapless                  on processors; a model by its name, kept in a volume:
+#   docker run --gpus all -p 2020:2020 -v gapless-cache:/cache --stop-timeout 75 gapless vikhyatk/moondream2
 #
 # Without a model's folder it serves the one that GAPLESS_MODEL or a settings file names, or else glint, the bundled one. The
 # port is set with GAPLESS_PORT, which the health check reads too. Settings are variables (-e GAPLESS_MAX_ROWS=64) or flags behind
-# the model; keys are best a mounted file (-e GAPLESS_API_KEYS_FILE=/run/secrets/keys). Nothing is written but /tmp. The stop
+# the model; keys are best a mounted file (-e GAPLESS_API_KEYS_FILE=/run/secrets/keys). Nothing is written but /tmp, and /cache where a model is fetched. The stop
 # timeout is for the default of GAPLESS_DRAIN_TIMEOUT, 30 seconds: raise it by as much.
 #
 # The wheel of torch on PyPI brings CUDA's libraries along; the host needs NVIDIA's driver and container toolkit, and
@@ -30,9 +32,10 @@ RUN pip install '.[serve]'
 
 FROM python:3.12-slim
 COPY --from=build /opt/gapless /opt/gapless
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin gapless
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin gapless && install -d -o 10001 /cache
 USER 10001
-ENV PATH=/opt/gapless/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp GAPLESS_HOST=0.0.0.0 GAPLESS_PORT=2020
+ENV PATH=/opt/gapless/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp GAPLESS_HOST=0.0.0.0 GAPLESS_PORT=2020 \
+    GAPLESS_CACHE=/cache
 EXPOSE 2020
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10m --retries=3 \

@@ -20,7 +20,7 @@ help: ## Say what can be made
 
 install: $(VENV)/.installed ## Fill .venv: torch first, then gapless and the tools of its tests
 
-demo: install ## Ask, point, detect and outline on three bundled pictures, then time one fixed mix
+demo: $(VENV)/.runs ## Ask, point, detect and outline on three bundled pictures, then time one fixed mix
 	$(BIN)/gapless demo
 
 test: export OMP_NUM_THREADS := 1
@@ -49,9 +49,13 @@ $(VENV)/.torch: FORCE
 	@mkdir -p $(VENV)
 	@echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
 
-$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+$(VENV)/.runs: pyproject.toml $(VENV)/.torch
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.runs
 	$(BIN)/python -m pip install -e '.[dev]'
 	$(BIN)/python -m pip install --no-deps $(CLIENT)
 	@touch $@

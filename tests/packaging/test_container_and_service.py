@@ -64,7 +64,10 @@ def test_the_container_serves_as_somebody_on_the_port_that_is_exposed():
     environment = dict(pair.split("=", 1) for rest in values("ENV") for pair in rest.split())
     for name in environment:
         if name.startswith("GAPLESS_"):
-            assert name.removeprefix("GAPLESS_").lower() in ServerSettings.model_fields
+            assert name.removeprefix("GAPLESS_").lower() in {*ServerSettings.model_fields, "cache"}
+    (made,) = re.findall(r"install -d -o (\d+) (\S+)", "".join(values("RUN")))
+    assert made == (user, environment["GAPLESS_CACHE"]), "a volume takes its owner from there"
+    assert f":{made[1]} " in DOCKERFILE.read_text()
     assert environment["GAPLESS_PORT"] == str(defaults("port"))
 
 

@@ -22,20 +22,20 @@ def plain(messages):
 
 @schemathesis.hook
 def map_body(context, body):
-    """Part of the bodies become ones that are answered; the others stay as they were made, and so do those whose messages
-    or settings are wrong on purpose."""
+    """Part of the bodies become ones that are answered; the others stay as they were made, and so do those
+    whose messages or settings are wrong on purpose."""
     if not isinstance(body, dict):
         return body
     draws = len(json.dumps(body, default=str))
     if draws % 6 and plain(body.get("messages")):
         parts = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
         body["messages"] = [{"role": "user", "content": parts[: 1 + draws % 2]}]
-        if isinstance(body.get("max_tokens", 1), int):
-            body["max_tokens"] = 1 + draws % 9
+        body.setdefault("max_tokens", 1 + draws % 9)
     if draws % 3 and isinstance(body.get("image_url"), str):
         body["image_url"] = PICTURE
-    if draws % 4 and body.get("settings") in (None, {}):
-        body["settings"] = {"max_tokens": 1 + draws % 9}
+    settings = body.get("settings") or {}
+    if "messages" not in body and isinstance(settings, dict) and "max_tokens" not in settings:
+        body["settings"] = settings | {"max_tokens": 1 + draws % 9}
     if draws % 5 and isinstance(body.get("model"), str):
         body["model"] = "glint"
     return body
