@@ -69,7 +69,7 @@ def test_a_full_size_start(capsys):
     stages = [stage.name for stage in device.prepare()]
     with capsys.disabled():
         print(f"\n{device.plan}")
-    assert len(stages) == device.plan.graphs == 11 * (2 + 5) + 2
+    assert len(stages) == device.plan.graphs == 11 * (2 * 2 + 5) + 2
     device.close()
     torch.cuda.empty_cache()
 

@@ -63,9 +63,8 @@ def draw(
     positions[0] = longest - 1
     if rows > 1:
         positions[1] = 0
-    caches = [
-        torch.full((pages + 1, heads, page, wide), torch.nan, dtype=dtype, device=device) for _ in range(2 * layers)
-    ]
+    shape = (2 * layers, pages + 1, heads, page, wide)
+    caches = torch.full(shape, torch.nan, dtype=dtype, device=device)
     t = torch.arange(longest, device=device).expand(rows, -1)
     row, t = torch.nonzero(t < positions[:, None], as_tuple=True)[0], t[t < positions[:, None]]
     for cache in caches:

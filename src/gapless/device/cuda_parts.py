@@ -46,6 +46,7 @@ class Parts:
 @torch.inference_mode()
 def build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig) -> Parts:
     """Allocate. Raises `InvalidRequest` for settings that cannot work and `NotEnoughMemory` with the numbers."""
+    runtime.settle()  # what loading left behind is nobody's
     free, total = runtime.memory()
     try:
         return _build(runtime, model, table, config, cuda)
