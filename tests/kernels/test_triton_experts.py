@@ -21,14 +21,14 @@ SHARED = {"8.6, 8.9, 12.0": 101_376, "8.0": 166_912, "9.0, 10.0": 232_448}
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_experts_are_right_when_interpreted() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/interpreted_experts.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/kernels/interpreted_experts.py"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=120,
-        check=False,
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
     passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
-    assert passed is None or int(passed[1]) >= 10, done.stdout
+    assert passed is not None and int(passed[1]) == 7, done.stdout
 
 
 @pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED.keys())
