@@ -14,6 +14,9 @@ from torch import Tensor
 
 from gapless.kernels.fused import Affine, Block, Decoder
 
+AT_ONCE = 1024
+"""Rows that are widened together: what that takes would otherwise stay reserved beside the weights, in parts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Folded:
@@ -28,9 +31,11 @@ class Folded:
         """W' = W gamma rounded to the weights' dtype, b' = b + W beta, and rowsum(W') of what was rounded."""
         w = torch.cat([linear.weight for linear in linears])
         bias = torch.cat([linear.bias for linear in linears]).float()
-        wide = w.float()
-        bias += wide @ norm.bias.float()
-        w.copy_(wide.mul_(norm.weight.float()))
+        scale, shift = norm.weight.float(), norm.bias.float()
+        for rows, its in zip(torch.split(w, AT_ONCE), torch.split(bias, AT_ONCE), strict=True):
+            wide = rows.float()
+            its += wide @ shift
+            rows.copy_(wide.mul_(scale))
         return cls(w, bias, w.sum(dim=1, dtype=torch.float32))
 
     def linears(self, sizes: list[int]) -> list[Affine]:
