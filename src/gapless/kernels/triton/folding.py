@@ -34,7 +34,7 @@ class Folded:
         scale, shift = norm.weight.float(), norm.bias.float()
         for rows, its in zip(torch.split(w, AT_ONCE), torch.split(bias, AT_ONCE), strict=True):
             wide = rows.float()
-            its += wide @ shift
+            its.add_(wide @ shift)
             rows.copy_(wide.mul_(scale))
         return cls(w, bias, w.sum(dim=1, dtype=torch.float32))
 
