@@ -19,6 +19,7 @@ SHARED = {"8.6, 8.9, 12.0": 101_376, "8.0": 166_912, "9.0, 10.0": 232_448}
 """Bytes of shared memory that a program may have, by compute capability."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_experts_are_right_when_interpreted() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/kernels/interpreted_experts.py"]

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from gapless.kernels.triton.parts_jit import EARLY, LATE, ONE, ROWS, WEIGHTS
-
+ROWS, WEIGHTS, ONE = 0, 1, 2
+"""How a product of a few rows x with many weights w is computed: x w^T with the rows on the side of the matrix units
+that is 64 wide or more; w x^T, for fewer rows; or, for a single one, whose padding to 16 would cost more than it helps,
+as sums of products in float32."""
+EARLY, LATE = 1, 2
+"""When a kernel lets the next one start: at once, or behind its own main loop. 0: when it is over."""
 MOST_ROWS = 128
 SMALLEST = 16
 """Sides of a tile on the matrix units."""
@@ -41,7 +45,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One step's tiles. `pdl`: when each kernel lets the next one start (`parts`), 0 for not before its end; `ahead`:
+    """One step's tiles. `pdl`: when each kernel lets the next one start; `ahead`:
     how many columns of its weights a kernel asks for while it waits."""
 
     up: Tile

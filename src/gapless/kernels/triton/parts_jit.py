@@ -1,20 +1,12 @@
 """Pieces that the kernels of a decode step share: a tile of a matrix product, a folded LayerNorm, activations.
 
-Shapes are compile-time constants and powers of two; what is masked is selected to zero, never multiplied by it. How a
-product is computed is a `MODE`:
-
-- `ROWS`: x w^T with the rows of x on the side of the matrix units that is 64 wide or more;
-- `WEIGHTS`: w x^T, for few rows;
-- `ONE`: sums of products in float32, for a single row, whose padding to 16 would cost more than it helps.
+Shapes are compile-time constants and powers of two; what is masked is selected to zero, never multiplied by it. `MODE`
+(how a product is computed) and `PDL` (when a kernel lets the next one start) are numbers that `choices.py` names.
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-ROWS, WEIGHTS, ONE = 0, 1, 2
-EARLY, LATE = 1, 2
-"""When a kernel lets the next one start: at once, or behind its own main loop. 0: when it is over."""
 
 
 @triton.jit

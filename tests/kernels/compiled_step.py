@@ -1,22 +1,16 @@
-"""Every kernel of the fused step compiles for every kind of GPU it is meant for, within that GPU's shared memory.
-
-Needs Triton, not a GPU.
-"""
+"""Run by itself, without a GPU: the kernels of the fused step compiled for one kind of GPU, for all numbers of rows."""
 
 from __future__ import annotations
 
-import pytest
+import sys
 
-triton = pytest.importorskip("triton")
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-
-from gapless.kernels.triton import step_jit as step  # noqa: E402
-from gapless.kernels.triton.choices import CHOICES, Dims, Gpu, choice, padded  # noqa: E402
-from gapless.kernels.triton.decode import PARTS  # noqa: E402
-
-pytestmark = pytest.mark.slow
+from gapless.kernels.triton import step_jit as step
+from gapless.kernels.triton.choices import CHOICES, Dims, Gpu, choice, padded
+from gapless.kernels.triton.decode import PARTS
 
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB of shared memory a block may have, by compute capability (CUDA C++ Programming Guide)."""
@@ -72,17 +66,22 @@ def kernels(dims, rows, gpu, kind):
     )
 
 
-@pytest.mark.parametrize("capability", SHARED)
-@pytest.mark.parametrize("rows", CHOICES)
-@pytest.mark.parametrize("dims", [MOONDREAM_2, GLINT], ids=["moondream-2", "glint"])
-def test_it_compiles_within_the_shared_memory_of_each_gpu(capability, rows, dims):
+def main(capability: int) -> None:
+    """One line a kernel: what it is, and its shared memory."""
     gpu = Gpu(SHARED[capability] * 1024, capability >= 90)
-    kind = "bf16" if rows != 8 else "fp16"
-    for kernel, types, constants, warps in kernels(dims, rows, gpu, kind):
-        source = ASTSource(
-            kernel,
-            {**types, **dict.fromkeys(constants, "constexpr")},
-            {(kernel.arg_names.index(name),): value for name, value in constants.items()},
-        )
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
-        assert made.metadata.shared <= gpu.shared, (kernel, made.metadata.shared)
+    for dims in (MOONDREAM_2, GLINT):
+        for rows in CHOICES:
+            kind = "fp16" if rows == 8 else "bf16"
+            for kernel, types, constants, warps in kernels(dims, rows, gpu, kind):
+                source = ASTSource(
+                    kernel,
+                    {**types, **dict.fromkeys(constants, "constexpr")},
+                    {(kernel.arg_names.index(name),): value for name, value in constants.items()},
+                )
+                made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+                print(kernel.__name__, dims.dim, rows, made.metadata.shared)
+                assert made.metadata.shared <= gpu.shared, f"{kernel.__name__} takes {made.metadata.shared} bytes"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
