@@ -189,7 +189,11 @@ def test_a_picture_that_fails_in_the_engine_among_many(endless, pictures):
 
 @pytest.mark.parametrize(
     "how",
-    [{"depth": 1}, {"depth": 1, "constraints": "host"}, {"depth": 2}, {"depth": 3, "constraints": "host"}],
+    [
+        {"depth": 2},
+        {"depth": 1, "constraints": "host"},
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ({"depth": 1}, {"depth": 3, "constraints": "host"})),
+    ],
     ids=str,
 )
 def test_threads_that_share_a_model_get_the_answers_of_one_alone(vlm, micro_folder, pictures, how):

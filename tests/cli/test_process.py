@@ -60,6 +60,7 @@ def test_an_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     assert done.stdout == b"" and done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"gapless: ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_told_in_one_line(micro: str) -> None:
     for words in (["models"], ["caption", str(PICTURE), str(PICTURE), "--model", micro, "--max-tokens", "2"]):

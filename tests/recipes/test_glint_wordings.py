@@ -42,6 +42,7 @@ def test_wordings_are_unique_and_held_out_ones_are_never_trained(vocabulary):
     assert set(say.HELD_OUT) == {*wordings.all_wordings(), "FAR_AFIELD"}
 
 
+@pytest.mark.slow
 def test_no_question_of_training_is_worded_as_a_held_out_one(vocabulary):
     """A wording held out of one kind of question must not come up in another: "Can you find {any text}?" once did."""
 

@@ -28,6 +28,7 @@ def test_every_floor_is_met_in_the_committed_evaluation(committed):
     assert not missed and committed["floors_met"] is True
 
 
+@pytest.mark.slow
 def test_a_slice_of_fresh_scenes_keeps_the_floors():
     """Through the API. A share may fall short by what 24 scenes cannot tell (its 95 % interval), a mean by 0.08."""
     plan = evaluate.Plan(evaluate.BUNDLED, SCENES, SEED, "cpu", 1)
