@@ -17,6 +17,8 @@ from gapless.kernels.choose import choose
 from gapless.kernels.graphed import Graphed
 from gapless.kernels.stacks import FP8, Stack
 
+if not torch.cuda.is_available():  # then Triton, where it is installed, is not to be imported either
+    pytest.skip("needs a GPU", allow_module_level=True)
 pytest.importorskip("triton")
 from gapless.kernels.triton import experts
 from gapless.kernels.triton.offer import TritonKernels
