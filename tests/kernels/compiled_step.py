@@ -14,8 +14,8 @@ from gapless.kernels.triton.decode import PARTS
 
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB of shared memory a block may have, by compute capability (CUDA C++ Programming Guide)."""
-MOONDREAM_2 = Dims(dim=2048, inner=8192, heads=32, rotary=32, vocab=51200, layers=24)
-GLINT = Dims(dim=256, inner=512, heads=4, rotary=32, vocab=2048, layers=6)
+MOONDREAM_2 = Dims(dim=2048, inner=8192, heads=32, rotary=32, vocab=51200)
+GLINT = Dims(dim=256, inner=512, heads=4, rotary=32, vocab=2048)
 FLOATS = {"bf16": 2, "fp16": 2}
 
 

@@ -14,8 +14,8 @@ from gapless.kernels.triton.choices import CHOICES, MOST_ROWS, ONE, Dims, Gpu, c
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_CARD, LARGE_CARD = Gpu(99 * 1024, dependent=False), Gpu(227 * 1024, dependent=True)
-MOONDREAM_2 = Dims(dim=2048, inner=8192, heads=32, rotary=32, vocab=51200, layers=24)
-GLINT = Dims(dim=256, inner=512, heads=4, rotary=32, vocab=2048, layers=6)
+MOONDREAM_2 = Dims(dim=2048, inner=8192, heads=32, rotary=32, vocab=51200)
+GLINT = Dims(dim=256, inner=512, heads=4, rotary=32, vocab=2048)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 

@@ -1,7 +1,7 @@
 """Which tiles the kernels of a decode step use, by how many rows it has.
 
-In: a step's dimensions and rows, and what the GPU offers. Out: a `Choice`, cut down to
-what divides the dimensions and fits. The tables were measured on an H200 with Moondream 2's dimensions; where the
+In: a step's dimensions and rows, and what the GPU offers. Out: a `Choice`, cut down to what divides the dimensions and
+fits. The tables were measured on an H200 with Moondream 2's dimensions; where the
 weights alone are read, what is best depends little on the dimensions.
 """
 
@@ -59,7 +59,7 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """What a GPU offers: bytes of shared memory of a block, and whether a kernel may start before the one before it is
-    over (compute capability 9.0 on)."""
+    over."""
 
     shared: int
     dependent: bool
@@ -74,7 +74,6 @@ class Dims:
     heads: int
     rotary: int
     vocab: int
-    layers: int
 
 
 _FEW = Choice(

@@ -77,7 +77,8 @@ class TritonStep:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         rows, dims = hidden.shape[0], self.dims
-        chosen, tile = self._chosen(rows), self._chosen(rows).head
+        chosen = self._chosen(rows)
+        tile = chosen.head
         x = torch.empty_like(hidden)
         logits = torch.empty(rows, dims.vocab, dtype=torch.float32, device=hidden.device)
         self._enter(hidden, x, chosen, PARTS)
@@ -150,7 +151,6 @@ def dims_of(decoder: Decoder) -> Dims:
         heads=decoder.heads,
         rotary=decoder.cos.shape[1],
         vocab=len(decoder.head.bias),
-        layers=len(decoder.blocks),
     )
 
 

@@ -6,8 +6,6 @@ They are compiled for all their tiles when they first meet a stack of some shape
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -19,6 +17,9 @@ from gapless.kernels.triton import experts
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
 from gapless.kernels.triton.tiles import ROWS, tiles_of
+
+DEPENDENT = (9, 0)
+"""From this compute capability on a kernel may start before the one before it is over."""
 
 
 class TritonKernels(Graphed):
@@ -72,5 +73,4 @@ class TritonKernels(Graphed):
 
 def gpu_of(device: torch.device) -> Gpu:
     """What this GPU offers."""
-    found: Any = torch.cuda.get_device_properties(device)  # its stubs lack the field
-    return Gpu(found.shared_memory_per_block_optin, found.major >= 9)
+    return Gpu(experts.shared_memory(device), torch.cuda.get_device_capability(device) >= DEPENDENT)

@@ -67,11 +67,11 @@ class Mlp:
         fc1, fc2 = (Linear.take(tensors, f"{name}.{part}", kernels) for part in ("fc1", "fc2"))
         return cls(fc1, fc2, kernels)
 
-    def __call__(self, x: Tensor, raw: Tensor | None = None, lora: LayerAdapters | None = None) -> Tensor:
-        """[..., in] -> [..., out]; with adapters [T, in] -> [T, out]. `raw`: what adapters take in x's place."""
-        if lora is None or raw is None:
+    def __call__(self, x: Tensor, lora: LayerAdapters | None = None, raw: Tensor | None = None) -> Tensor:
+        """[..., in] -> [..., out]; with adapters [T, in] -> [T, out]. `raw`: what adapters take, if that is not x."""
+        if lora is None:
             return self.fc2(self.kernels.gelu_tanh(self.fc1(x)))
-        inner = self.kernels.gelu_tanh(lora.add("mlp.fc1", self.fc1(x), raw))
+        inner = self.kernels.gelu_tanh(lora.add("mlp.fc1", self.fc1(x), x if raw is None else raw))
         return lora.add("mlp.fc2", self.fc2(inner), inner)
 
 
@@ -95,8 +95,8 @@ class Experts:
         up, down = (Stack(tensors[f"{name}.{fc}.weight"], tensors.get(f"{name}.{fc}.scale")) for fc in ("fc1", "fc2"))
         return cls(router, up, down, count, kernels)
 
-    def __call__(self, x: Tensor, raw: Tensor, lora: LayerAdapters | None = None) -> Tensor:
-        """[T, D] -> [T, D]. `raw`: what adapters take in x's place."""
+    def __call__(self, x: Tensor, lora: LayerAdapters | None = None) -> Tensor:
+        """[T, D] -> [T, D]."""
         weights, chosen = self.kernels.route(self.router(x), self.count)
         adapters = None if lora is None else lora.experts()
         return self.kernels.experts(x, weights, chosen, self.up, self.down, adapters)

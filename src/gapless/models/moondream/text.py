@@ -92,8 +92,9 @@ class TextBlock:
         The adapter of proj reads the normed input, not what attention saw: so the adapters were trained.
         """
         if lora is None:
-            return self.proj(seen), self.mlp(n, n)
-        return lora.add("attn.proj", self.proj(seen), raw), self.mlp(n, raw, lora)
+            return self.proj(seen), self.mlp(n)
+        thought = self.mlp(n, lora, raw) if isinstance(self.mlp, Mlp) else self.mlp(n, lora)
+        return lora.add("attn.proj", self.proj(seen), raw), thought
 
 
 class TextDecoder:
