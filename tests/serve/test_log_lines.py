@@ -96,10 +96,17 @@ def test_what_waits_is_written_at_the_end_unless_that_takes_too_long(monkeypatch
         log.close()
         assert taken(there).decode().split() == [str(number) for number in range(50)]
     monkeypatch.setattr(room, "LAST_LINES", 0.05)
-    with pipe() as (_, here):
+    with pipe() as (there, here):
         log = BackgroundLog(here)
         leave(log, "x" * 5000)
         within(log.close)
+
+        def over():
+            taken(there)
+            return not log._thread.is_alive()
+
+        assert log._thread.is_alive()
+        until(over, "the end of the thread, lest it write to what gets the pipe's number next")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="asks Linux for a disk that is full")
