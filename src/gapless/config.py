@@ -25,6 +25,9 @@ class EngineConfig:
     adapters: int = 0
     """Slots for LoRA adapters on the device, each of `adapter_rank`; 0 leaves adapters out altogether."""
     adapter_rank: int = 0
+    prefix_cache: bool = True
+    """What was computed for a request is kept for later ones that begin alike, until its pages are wanted. Without,
+    only requests that run at the same time share, and only their picture's block."""
 
 
 @dataclass(frozen=True, slots=True)

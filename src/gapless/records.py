@@ -85,8 +85,8 @@ class Inset:
     """A further picture inside a prompt: its `prefix - 1` embeddings stand at `ids[at : at + prefix - 1]`.
 
     The ids there are filler (any legal id, BOS for one) with values (), so whoever counts ids counts the picture. The
-    block is bidirectional in itself and sees all before it; every other position sees what is before it. It is computed
-    for each request, and never shared.
+    block is bidirectional in itself and sees all before it; every other position sees what is before it. It is shared
+    as part of a longer prefix, never by itself.
     """
 
     at: int
@@ -219,13 +219,14 @@ class PageGrant:
 class Prefill:
     """The prompt side of one sequence in a prefill step.
 
-    The sequence is [BOS + picture block] (when there is a picture) followed by `ids`; without a picture `ids` begins
-    with BOS. `picture` is given when the block must be computed; None with `position` > 0 when its pages are shared.
-    `prefix_pages` is the table of the block's own pages (computed here). `tail` = (from, to) copies the block's last,
-    partly filled page into the sequence's own page after the block is there and before `ids` are fed, on the compute
-    stream; shared pages are never written. `position` is that of ids[0]. `insets`: see `Prompt`; each is computed
-    whole, when all before it has been fed. `adapter`: what is put into the slot `start.adapter` before anything is
-    computed; None if it is there already, or there is none.
+    The sequence is [BOS + picture block] when there is a picture, and a prompt, which without a picture begins with
+    BOS. `position` is that of ids[0]: what is before it is computed here, if it is the block, or there already in pages
+    that are shared, which may be the block and any number of whole pages behind it, or whole pages alone. `picture` is
+    given when the block must be computed; `prefix_pages` is then the table of the block's own pages. `tail` = (from,
+    to) copies the block's last, partly filled page into the sequence's own page after the block is there and before
+    `ids` are fed, on the compute stream; shared pages are never written. `insets`: see `Prompt`, counted from ids[0];
+    each is computed whole, when all before it has been fed. `adapter`: what is put into the slot `start.adapter` before
+    anything is computed; None if it is there already, or there is none.
     """
 
     start: RowStart
@@ -310,7 +311,8 @@ class Metrics:
     """Counts and times of one request; times in milliseconds.
 
     `queue_ms` waiting for a row, `prefill_ms` from admission to the first token, `ttft_ms` from submission to it,
-    `decode_ms` from it to the end; `cached_tokens` were shared with another live request on the same picture.
+    `decode_ms` from it to the end; `cached_tokens` of the picture and prompt were there already, from
+    other requests.
     `idle_ms`: how long the device stood idle between the steps of its first token and its last (see `observe.bubble`).
     """
 

@@ -133,12 +133,15 @@ class PlannerMachine(RuleBasedStateMachine):
         for pages in [seq.pages for seq in roster]:
             for page in pages:
                 held[page] = held.get(page, 0) + 1
-        entries = {id(seq.entry): seq.entry for seq in roster if seq.entry is not None}
-        for entry in entries.values():
+        cache = self.engine.prefixes
+        entries = {*cache.entries(), *(entry for seq in roster for entry in seq.path)}
+        for entry in entries:
+            assert entry.leases == sum(seq.path.count(entry) for seq in roster)
             for page in entry.pages:
                 held[page] = held.get(page, 0) + 1
         assert held == {page: self.engine.pages.refs(page) for page in self.engine.pages.held()}
         assert len(self.engine.rows.held()) == len(roster)
+        assert cache.cached == sum(len(entry.pages) for entry in entries if not entry.leases) == len(cache.kept())
 
     def teardown(self):
         """Whatever was begun must come to its end within the pool it has."""

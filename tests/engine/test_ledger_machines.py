@@ -9,11 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gapless.engine.pages import PagePool
 from gapless.engine.pipeline import Pipeline
-from gapless.engine.prefix import PrefixTable
+from gapless.engine.prefix import PrefixCache
 from gapless.engine.rows import RowPool
 from gapless.errors import InvariantBroken
-from gapless.records import RowRef, Step, StepKind
+from gapless.observe.counters import Counters
+from gapless.records import Adapter, RowRef, Step, StepKind
 
+SIZE, BLOCK = 2, 5
+"""Positions of a page, and of a picture's block."""
 MACHINE = settings(max_examples=60, stateful_step_count=50, derandomize=True, deadline=None)
 
 
@@ -73,62 +76,144 @@ class PageMachine(RuleBasedStateMachine):
             assert all(self.pool.refs(page) == count for page, count in self.held.items())
 
 
-class PrefixMachine(RuleBasedStateMachine):
-    """S-PFX-04: requests come and go on few pictures; an entry's pages live as long as its last holder."""
+SPACES = [("", ""), ("", "p"), ("a@1", "p"), ("a@2", "p")]
+"""Without picture, with one, and with it under two versions of an adapter."""
 
-    @initialize()
-    def start(self):
-        self.pool = PagePool(40, 4)
-        self.table = PrefixTable(self.pool)
-        self.holders: dict[RowRef, object] = {}
-        self.findable: dict[str, object] = {}
+
+ITEMS = st.lists(st.sampled_from([1, 1, 1, (5, (0.5,))]), min_size=1, max_size=9)
+
+
+class PrefixMachine(RuleBasedStateMachine):
+    """S-PFX-04: sequences come, speak and go on few beginnings in few pages, beside a plain set of what is known.
+
+    `known`: every beginning (space and items) that whoever comes must be given, and the pages it is in.
+    """
+
+    @initialize(keep=st.sampled_from([True, True, True, False]))
+    def start(self, keep):
+        self.pool, self.counters, self.keep = PagePool(24, SIZE), Counters(), keep
+        self.cache = PrefixCache(self.pool, self.counters, keep=keep)
+        self.live: dict[RowRef, dict] = {}
         self.next = 0
 
-    @rule(key=st.sampled_from("abc"))
-    def come(self, key):
+    def _first(self, space):
+        return BLOCK if space[1] else 0
+
+    @rule(
+        space=st.sampled_from(SPACES), items=st.lists(st.sampled_from([1, 1, 1, (5, (0.5,))]), min_size=1, max_size=9)
+    )
+    def come(self, space, items):
+        path = self.cache.find(space, items)
+        self._is_longest(space, items, path)
+        first = self._first(space)
+        behind = path[-1].end if path else first
+        block = -(-first // SIZE) if not path else 0
+        count = block + -(-(first + len(items)) // SIZE) - behind // SIZE
+        could = self.pool.free + sum(len(e.pages) for e in self.cache.entries() if not e.leases and e not in path)
+        self.cache.hold(path)
+        evicted = self.counters.prefix_evictions
+        taken = self.cache.take(count)
+        assert (taken is None) == (count > could)
+        if taken is None:
+            assert self.counters.prefix_evictions == evicted, "something was lost for nothing"
+            self.cache.leave(path)
+            return
         self.next += 1
         ref = RowRef(1 + self.next % 5, self.next)
-        entry = self.table.find(key)
-        assert entry is self.findable.get(key)
-        if entry is None:
-            pages = self.pool.take(3)
-            if pages is None:
-                return
-            entry = self.findable[key] = self.table.publish(key, pages, ref)
-        entry.holders.add(ref)
-        self.holders[ref] = entry
+        path = path or [self.cache.publish(space, first, taken[:block], ref)]
+        shared = [*path[0].pages[: path[0].end // SIZE], *(page for e in path[1:] for page in e.pages)]
+        self.pool.share(tuple(shared))
+        pages = [*shared, *taken[block:]]
+        self.cache.extend(path, items, pages, ref, through=False)
+        self.live[ref] = {"space": space, "items": list(items), "path": path, "pages": pages}
 
-    @precondition(lambda self: self.holders)
-    @rule(data=st.data())
-    def go(self, data):
-        ref = data.draw(st.sampled_from(sorted(self.holders, key=str)))
-        entry = self.holders.pop(ref)
-        self.table.leave(entry, ref)
-        if entry not in self.holders.values() and self.findable.get(entry.key) is entry:
-            del self.findable[entry.key]
+    def _is_longest(self, space, items, path):
+        """By comparing with all there is, one by one."""
+        matching = []
+        for entry in self.cache.entries():
+            chain = [entry]
+            while chain[0].parent is not None:
+                chain.insert(0, chain[0].parent)
+            held = [item for e in chain[1:] for item in e.key]
+            if chain[0].key == space and len(held) < len(items) and held == items[: len(held)]:
+                matching.append(chain)
+        assert path == max(matching, key=len, default=[])
 
-    @precondition(lambda self: self.findable)
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), said=st.lists(st.sampled_from([1, 2]), max_size=6), keeps=st.booleans())
+    def go(self, data, said, keeps):
+        ref = data.draw(st.sampled_from(sorted(self.live, key=str)))
+        one = self.live.pop(ref)
+        room = len(one["pages"]) * SIZE - self._first(one["space"]) - len(one["items"])
+        if keeps:
+            self.cache.extend(one["path"], [*one["items"], *said[:room]], one["pages"], ref, through=True)
+        withdrawn = one["path"][-1].withdrawn
+        self.cache.leave(one["path"])
+        self.pool.give_back(tuple(one["pages"]))
+        if keeps and self.keep and not withdrawn:
+            assert len(self.cache.find(one["space"], [*one["items"], *said[:room], 3])) == len(one["path"])
+
+    @precondition(lambda self: self.live)
     @rule(data=st.data())
     def withdraw(self, data):
-        entry = self.findable.pop(data.draw(st.sampled_from(sorted(self.findable))))
-        self.table.withdraw(entry)
-        self.table.withdraw(entry)
+        ref = data.draw(st.sampled_from(sorted(self.live, key=str)))
+        made = [entry for entry in self.live[ref]["path"] if entry.maker == ref]
+        for _ in range(2):
+            self.cache.withdraw(made)
+        found = set(self.cache.entries())
+        assert not found & {e for entry in made for e in entry.subtree()}
 
-    @rule(key=st.sampled_from("abc"))
-    def nothing_is_published_twice(self, key):
-        if key in self.findable:
+    @rule(version=st.sampled_from(["a@1", "a@2"]))
+    def withdraw_an_adapter(self, version):
+        before = {e for e in self.cache.entries() if self._space(e)[0] != version}
+        self.cache.withdraw_adapter(Adapter("a", int(version[-1]), None))
+        assert set(self.cache.entries()) == before
+
+    def _space(self, entry):
+        while entry.parent is not None:
+            entry = entry.parent
+        return entry.key
+
+    @rule(count=st.integers(1, 8))
+    def somebody_else_takes_pages(self, count):
+        """Those that were left the longest ago go, and no more of them than must."""
+        idle = list(self.cache.kept())
+        short = count - self.pool.free
+        taken = self.cache.take(count)
+        if taken is None:
+            assert short > len(idle) and self.cache.kept() == idle
+            return
+        assert len(idle) - len(self.cache.kept()) <= max(0, short) + -(-BLOCK // SIZE) - 1
+        assert self.cache.kept() == idle[len(idle) - len(self.cache.kept()) :]
+        self.pool.give_back(taken)
+
+    @rule(space=st.sampled_from(SPACES))
+    def nothing_is_published_twice_or_left_twice(self, space):
+        roots = {entry.key: entry for entry in self.cache.entries() if entry.parent is None}
+        if space in roots:
             with pytest.raises(InvariantBroken, match="I5"):
-                self.table.publish(key, (1, 2, 3), RowRef(1, 1))
+                self.cache.publish(space, BLOCK, (1, 2), RowRef(1, 1))
+            if not roots[space].leases:
+                with pytest.raises(InvariantBroken, match="I5"):
+                    self.cache.leave([roots[space]])
 
     @invariant()
     def adds_up(self):
-        if not hasattr(self, "table"):
+        if not hasattr(self, "cache"):
             return
-        entries = set(map(id, self.holders.values()))
-        assert len(self.table.held()) == len(entries)
-        assert len(self.pool.held()) == 3 * len(entries)
-        for key in "abc":
-            assert self.table.find(key) is self.findable.get(key)
+        found, paths = set(self.cache.entries()), [one["path"] for one in self.live.values()]
+        entries = found | {entry for path in paths for entry in path}
+        refs = Counter(page for one in self.live.values() for page in one["pages"])
+        refs.update(page for entry in entries for page in entry.pages)
+        assert refs == {page: self.pool.refs(page) for page in self.pool.held()}
+        for entry in entries:
+            assert entry.leases == sum(path.count(entry) for path in paths)
+            assert entry.withdrawn == (entry not in found)
+        idle = [page for entry in entries if not entry.leases for page in entry.pages]
+        assert sorted(self.cache.kept()) == sorted(idle) and self.cache.cached == len(idle)
+        assert self.keep or not idle
+        assert self.cache.free == self.pool.free + len(idle)
+        assert sorted(self.cache.held()) == sorted(entry.pages for entry in entries if entry.leases)
 
 
 class RowMachine(RuleBasedStateMachine):

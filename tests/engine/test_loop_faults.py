@@ -40,20 +40,19 @@ class Riders:
             for ref in step.rows:
                 seq = self.stage.engine.roster.get(ref)
                 self.of[ref] = seq.history.request.id
-            self.made[step.id] = {p.start.ref for p in step.prefills if p.picture is not None}
+            self.made[step.id] = {p.start.ref for p in step.prefills}
             for prefill in step.prefills:
-                if prefill.position:
-                    maker = self.stage.engine.roster.get(prefill.start.ref).entry.maker
-                    self.sharers.setdefault(maker, set()).add(self.of[prefill.start.ref])
+                for entry in self.stage.engine.roster.get(prefill.start.ref).path:
+                    self.sharers.setdefault(entry.maker, set()).add(self.of[prefill.start.ref])
             launch(step)
 
         self.device.launch = watched
 
     def hit_by(self, fault: Fault) -> set[int]:
-        """Requests whose step it was, and those that share a block which that step was to compute."""
+        """Requests whose step it was, and those that share what that step was to compute."""
         hit = {self.of[ref] for ref in fault.rows}
         if fault.call in ("launch", "device", "wait"):
-            hit |= {i for maker in self.made.get(fault.step, ()) for i in self.sharers[maker]}
+            hit |= {i for maker in self.made.get(fault.step, ()) for i in self.sharers.get(maker, ())}
         return hit
 
 

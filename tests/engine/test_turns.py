@@ -79,7 +79,7 @@ def test_times_of_a_request_are_told_on_the_loops_clock():
     assert first.decode_ms == 4 * 2000.0
     assert second.queue_ms == 13_000.0
     assert second.ttft_ms == second.queue_ms + second.prefill_ms
-    assert (first.cached_tokens, second.cached_tokens) == (0, 0)
+    assert (first.cached_tokens, second.cached_tokens) == (0, ENDLESS.prefix)
 
 
 def test_waiting_in_the_mailbox_counts_as_queueing():

@@ -129,6 +129,8 @@ class Referee:
                 del self.lives[ref]
                 self.pages.end(ref)
                 self._unborn.add(ref)
+            else:
+                self.pages.unwritten(ref, life.base + life.forwards - 1)
 
     def _check_shape(self, step: Step) -> None:
         slots = [f.step.slot for f in self.flights if f.step.kind is not StepKind.PARKED]
@@ -168,6 +170,8 @@ class Referee:
         self.lives[ref] = Life(ref, walker, prefill.position + len(prefill.ids), start.host_masked, resumed)
         self.lives[ref].adapter = start.adapter
         self.tally.shared_blocks += prefill.position > 0 and prefill.picture is None
+        self.tally.cached += prefill.position if prefill.picture is None else 0
+        self.tally.copies += prefill.tail is not None
         self.tally.resumed += resumed
         self.tally.resumed_in_object += resumed and self._in_object(walker)
 

@@ -256,7 +256,9 @@ class SimDevice:
         row = SimRow(start, list(prefill.pages), walker, prefill.position, adapter=self._adapters[start.adapter])
         self._rows[start.ref] = row
         if failed:
+            full, size = prefill.position // self.limits.page_size, self.limits.page_size
             self._memory.ruin(prefill.prefix_pages)
+            self._memory.ruin(prefill.pages[full:], full * size)
             return
         if (shown := prefill.picture) is not None:
             picture = lang.picture_word(shown.crops, shown.tiling)

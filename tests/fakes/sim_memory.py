@@ -35,10 +35,12 @@ class PagedMemory:
         self._words[:, list(pages)] = lang.STALE
         self._tags[:, list(pages)] = UNWRITTEN
 
-    def ruin(self, pages: Sequence[int]) -> None:
-        """What was to be written here never was, but later steps read it all the same: everything is `STALE`."""
+    def ruin(self, pages: Sequence[int], first: int = 0) -> None:
+        """What was to be written here, from position `first` on, never was, but later steps read it all the same:
+        everything is `STALE`."""
         self._words[:, list(pages)] = lang.STALE
-        self._tags[:, list(pages)] = np.arange(len(pages) * self.page_size).reshape(len(pages), self.page_size)
+        tags = first + np.arange(len(pages) * self.page_size)
+        self._tags[:, list(pages)] = tags.reshape(len(pages), self.page_size)
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy one page, both layers."""

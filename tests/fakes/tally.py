@@ -15,6 +15,10 @@ class Tally:
     parked: int = 0
     closed: int = 0
     shared_blocks: int = 0
+    """Prefills that computed no block though they stand behind one, or behind other pages that were there."""
+    cached: int = 0
+    """Positions that were there before a prefill; `copies`: partly filled pages that one copied."""
+    copies: int = 0
     resumed: int = 0
     resumed_in_object: int = 0
     decode_committed_during_prefill: int = 0

@@ -1,4 +1,4 @@
-"""Who gets a row, and what it needs to begin: row, pages, a slot for its adapter, a shared or a fresh picture prefix.
+"""Who gets a row, and what it needs to begin: row, pages, a slot for its adapter, the longest prefix that is there.
 
 First come, first served; a preempted request keeps its old place. While one waits for an adapter's slot, requests
 without adapter pass it, and nobody else: they hold no slot, so it gets the next that comes free. Everything a sequence
@@ -11,11 +11,12 @@ from bisect import insort
 
 from gapless.engine.adapters import AdapterPool, Resident
 from gapless.engine.needs import Pages
-from gapless.engine.prefix import PrefixEntry, PrefixTable
+from gapless.engine.prefix import PrefixCache, PrefixEntry, items_of, items_said, space_of
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
-from gapless.records import Adapter, DeviceLimits, Picture, Prefill, Prompt, RowRef
+from gapless.observe.counters import Counters
+from gapless.records import DeviceLimits, Inset, Picture, Prefill, Prompt, RowRef
 
 
 class Admission:
@@ -25,11 +26,12 @@ class Admission:
         self,
         limits: DeviceLimits,
         pages: Pages,
-        prefixes: PrefixTable,
+        prefixes: PrefixCache,
         rows: RowPool,
         adapters: AdapterPool,
         roster: Roster,
         lookahead: int,
+        counters: Counters,
     ) -> None:
         self._limits = limits
         self._pages = pages
@@ -38,6 +40,7 @@ class Admission:
         self._adapters = adapters
         self._roster = roster
         self._lookahead = lookahead
+        self._counters = counters
         self._queue: list[Waiting] = []
 
     def __len__(self) -> int:
@@ -72,7 +75,8 @@ class Admission:
 
     def enqueue(self, history: History) -> None:
         """Queue a new or preempted request at the place its age gives it."""
-        insort(self._queue, Waiting(history), key=_age)
+        prompt = items_of(history.request.prompt, self._limits.prefix - 1)
+        insort(self._queue, Waiting(history, (*prompt, *items_said(history.tokens))), key=_age)
 
     def drop(self, request_id: int) -> Waiting | None:
         """Take a waiting request out of the queue, if it is there."""
@@ -93,7 +97,7 @@ class Admission:
             if adapter is not None and (at or not self._adapters.can_lease(adapter)):
                 at += 1
                 continue
-            pair = self._lease(history)
+            pair = self._lease(self._queue[at])
             if pair is None:
                 break
             self._queue.pop(at)
@@ -103,77 +107,95 @@ class Admission:
                 break
         return admitted
 
-    def _lease(self, history: History) -> tuple[Running, Prefill] | None:
-        picture, limits = history.request.prompt.picture, self._limits
-        entry = self._prefixes.find(_key(picture, history.request.adapter)) if picture is not None else None
-        block = self._block_pages(picture) if entry is None else 0
-        full = limits.prefix // limits.page_size if picture is not None else 0
+    def _lease(self, waiting: Waiting) -> tuple[Running, Prefill] | None:
+        history, limits = waiting.history, self._limits
+        request, picture = history.request, history.request.prompt.picture
+        path = self._prefixes.find(space := space_of(request.prompt, request.adapter), waiting.items)
+        block = self._block_pages(picture) if not path else 0
+        behind = path[-1].end if path else self._first(picture)
         base = history.fed(limits.prefix)
         last = base + history.walker.remaining() - 1  # the last token is never fed
-        own = self._pages_for(min(base + self._lookahead, last)) - full
-        taken = self._pages.take(block + own)
+        own = self._pages_for(min(base + self._lookahead, last)) - behind // limits.page_size
+        self._prefixes.hold(path)  # before anything is evicted
+        taken = self._prefixes.take(block + own)
         if taken is None:
+            self._prefixes.leave(path)
             return None
         ref = self._rows.lease()
-        if picture is not None:
-            key = _key(picture, history.request.adapter)
-            entry = entry or self._prefixes.publish(key, taken[:block], ref)
-            entry.holders.add(ref)
-            history.cached_tokens = 0 if block else limits.prefix
-            self._pages.share(entry.pages[:full])
-        table = [*(entry.pages[:full] if entry else ()), *taken[block:]]
-        seq = Running(history, ref, base, table, entry)
-        if history.request.adapter is not None:
-            seq.adapter, seq.brings = self._adapters.lease(history.request.adapter)
+        self._count(history, path, base, behind)
+        path = path or [self._prefixes.publish(space, behind, taken[:block], ref)]
+        shared = self._table(path)
+        self._pages.share(shared)
+        seq = Running(history, ref, base, [*shared, *taken[block:]], waiting.items, path)
+        self._prefixes.extend(path, waiting.items, seq.pages, ref, through=False)
+        if request.adapter is not None:
+            seq.adapter, seq.brings = self._adapters.lease(request.adapter)
         self._roster.add(seq)
-        return seq, self._prefill(seq, entry, computes=block > 0)
+        return seq, self._prefill(seq, behind, computes=block > 0)
 
-    def _prefill(self, seq: Running, entry: PrefixEntry | None, computes: bool) -> Prefill:
-        history, prompt = seq.history, seq.history.request.prompt
-        full = self._limits.prefix // self._limits.page_size
-        partial = entry is not None and self._limits.prefix % self._limits.page_size != 0
+    def _count(self, history: History, path: list[PrefixEntry], base: int, behind: int) -> None:
+        found = path[-1].end if path else 0
+        said = len(history.tokens)
+        self._counters.prefix_hits += found > 0
+        self._counters.prefix_misses += found == 0
+        self._counters.prefix_copies += behind % self._limits.page_size != 0
+        self._counters.recomputed_tokens += min(said, base - found)
+        if not said:
+            history.cached_tokens = found
+
+    def _prefill(self, seq: Running, behind: int, computes: bool) -> Prefill:
+        """`behind`: how many positions its ids stand behind, there already or computed by it as its picture's block."""
+        history, prompt, block = seq.history, seq.history.request.prompt, seq.path[0].pages
+        fed = behind - self._first(prompt.picture)
+        full, partial = divmod(behind, self._limits.page_size)
         return Prefill(
             start=seq.start(),
-            ids=prompt.ids + tuple(t.id for t in history.tokens),
-            values=prompt.values + tuple(t.values for t in history.tokens),
-            position=self._limits.prefix if entry is not None else 0,
+            ids=(*prompt.ids, *(t.id for t in history.tokens))[fed:],
+            values=(*prompt.values, *(t.values for t in history.tokens))[fed:],
+            position=behind,
             pages=tuple(seq.pages),
             picture=prompt.picture if computes else None,
-            prefix_pages=entry.pages if entry is not None and computes else (),
-            tail=(entry.pages[-1], seq.pages[full]) if entry is not None and partial else None,
-            insets=prompt.insets,
+            prefix_pages=block if computes else (),
+            tail=(block[-1], seq.pages[full]) if partial else None,
+            insets=tuple(Inset(inset.at - fed, inset.picture) for inset in prompt.insets if inset.at >= fed),
             adapter=history.request.adapter if seq.brings else None,
         )
+
+    def _table(self, path: list[PrefixEntry]) -> tuple[int, ...]:
+        """The pages of a path that are full: a block's last one may not be."""
+        full = path[0].end // self._limits.page_size
+        return (*path[0].pages[:full], *(page for entry in path[1:] for page in entry.pages))
 
     def release(self, seq: Running) -> RowRef:
         """Give back all a sequence holds. Only at zero refs (the caller sees to it)."""
         self._roster.remove(seq)
+        if not seq.void:
+            self._prefixes.extend(seq.path, seq.written(), seq.pages, seq.ref, through=True)
+        self._prefixes.leave(seq.path)
         self._pages.give_back(tuple(seq.pages))
-        if seq.entry is not None:
-            self._prefixes.leave(seq.entry, seq.ref)
         if seq.adapter is not None:
             self._adapters.give_back(seq.adapter)
         self._rows.give_back(seq.ref)
         return seq.ref
 
-    def withdraw(self, entry: PrefixEntry) -> None:
-        """Let no later request share this picture block; its computation failed."""
-        self._prefixes.withdraw(entry)
+    def withdraw(self, seq: Running) -> None:
+        """Let no later request share what a sequence computes; it failed, or cannot be trusted."""
+        self._prefixes.withdraw(seq.made())
 
     def withdraw_adapter(self, resident: Resident) -> None:
-        """Let no later request have this adapter as it is; bringing it failed."""
+        """Let no later request have this adapter as it is, nor what was computed with it; bringing it failed."""
         self._adapters.withdraw(resident)
+        self._prefixes.withdraw_adapter(resident.adapter)
 
     def _pages_for(self, positions: int) -> int:
         return -(-positions // self._limits.page_size)
 
+    def _first(self, picture: Picture | None) -> int:
+        """Where a prompt's ids begin."""
+        return self._limits.prefix if picture is not None else 0
+
     def _block_pages(self, picture: Picture | None) -> int:
-        return self._pages_for(self._limits.prefix) if picture is not None else 0
-
-
-def _key(picture: Picture, adapter: Adapter | None) -> str:
-    """What a picture's block is shared under: an adapter changes what is computed for the same picture."""
-    return picture.digest if adapter is None else f"{picture.digest} {adapter.key}"
+        return self._pages_for(self._first(picture))
 
 
 def _check_insets(prompt: Prompt, length: int) -> None:

@@ -113,6 +113,8 @@ class Book:
         if record.flags & Flags.MUTED:
             raise InvariantBroken(f"I6: {record.ref} is done on the device but not on the host")
         if record.flags & Flags.NONFINITE:
+            seq.void = True
+            self._admission.withdraw(seq)
             self._finalize(seq, now, error=_non_finite(seq))
             return
         first = seq.history.times.first_token is None
@@ -127,45 +129,42 @@ class Book:
 
     def _began(self, history: History) -> None:
         picture = history.request.prompt.picture is not None
-        self._counters.began(history.fed(self._prefix) - len(history.tokens), picture, history.cached_tokens > 0)
+        self._counters.began(history.fed(self._prefix) - len(history.tokens), picture, history.cached_tokens)
 
     def fail(self, rows: Iterable[RowRef], error: BaseException, now: float) -> None:
         """End the requests on `rows` (I11)."""
         for ref in rows:
             seq = self._roster.get(ref)
             if seq is not None:
+                seq.void = True
                 self._finalize(seq, now, error=error)
 
     def fail_prefill(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
         """A prefill step of `rows` failed: one row alone is to blame; of several, each is prefilled again by itself.
 
-        Whoever shares a picture block of this step, or an adapter that it should have brought, begins again too: it was
-        launched behind it and is committed behind it, so it has said nothing wrong yet.
+        Whoever shares what this step was to compute, or an adapter that it should have brought, begins again too: it
+        was launched behind it and is committed behind it, so it has said nothing wrong yet.
         """
         culprit = rows[0] if len(rows) == 1 else None
         for seq in self._touched(rows):
+            seq.void = True
             if seq.ref == culprit:
                 self._finalize(seq, now, error=error)
             elif not seq.finalized:
-                seq.void = seq.preempting = seq.history.alone = True
+                seq.preempting = seq.history.alone = True
 
     def _touched(self, rows: tuple[RowRef, ...]) -> list[Running]:
-        """The sequences on `rows`, those that share a block which one of them was to compute, and those with an adapter
-        which one of them was to bring; all of these blocks and adapters are withdrawn."""
+        """The sequences on `rows`, those with an adapter which one of them was to bring, and those that share what one
+        of all these was to compute; it is withdrawn, and so are the adapters."""
         refs = set(rows)
-        for ref in rows:
-            seq = self._roster.get(ref)
-            if seq is not None and seq.entry is not None and seq.entry.maker == ref:
-                self._admission.withdraw(seq.entry)
-                refs |= seq.entry.holders
-            if seq is not None and seq.adapter is not None and seq.brings:
+        for seq in self._roster.by_age():
+            if seq.ref in rows and seq.adapter is not None and seq.brings:
                 self._admission.withdraw_adapter(seq.adapter)
-                for other in self._roster.by_age():
-                    if other.adapter is seq.adapter:
-                        refs.add(other.ref)
-                        if other.entry is not None:  # computed with what was in the slot before
-                            self._admission.withdraw(other.entry)
-        return [seq for seq in self._roster.by_age() if seq.ref in refs]
+                refs |= {other.ref for other in self._roster.by_age() if other.adapter is seq.adapter}
+        touched = [s for s in self._roster.by_age() if s.ref in refs or any(e.maker in refs for e in s.path)]
+        for seq in touched:
+            self._admission.withdraw(seq)
+        return touched
 
     def leaving(self, ref: RowRef) -> bool:
         """Whether the sequence on the row has ended or is to be preempted: it wants no further token in this life."""
@@ -216,7 +215,6 @@ class Book:
             seq.history.preemptions += not seq.void
             self._counters.preemptions += not seq.void
             self._counters.retried += seq.void
-            self._counters.recomputed_tokens += len(seq.history.tokens)
             self._admission.enqueue(seq.history)
         return ref
 

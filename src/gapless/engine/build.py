@@ -18,7 +18,7 @@ from gapless.engine.masking import Masking
 from gapless.engine.pages import PagePool
 from gapless.engine.pipeline import Pipeline
 from gapless.engine.planner import Planner
-from gapless.engine.prefix import PrefixTable
+from gapless.engine.prefix import PrefixCache
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import Roster
 from gapless.errors import InvariantBroken
@@ -50,15 +50,24 @@ class Engine:
         self.meter = meter_for(self.clock, limits.depth)
         self.counters, self.bubble = self.meter.counters, self.meter.bubble
         self.pages = PagePool(limits.pages, limits.page_size)
-        self.prefixes = PrefixTable(self.pages)
+        self.prefixes = PrefixCache(self.pages, self.counters, keep=config.prefix_cache)
         self.rows = RowPool(limits.rows)
         self.adapters = AdapterPool(limits.adapters)
         self.roster = Roster()
         self.pipeline = Pipeline(limits.depth, lanes=limits.rows * limits.depth)
         self.admission = Admission(
-            limits, self.pages, self.prefixes, self.rows, self.adapters, self.roster, config.lookahead
+            limits,
+            self.pages,
+            self.prefixes,
+            self.rows,
+            self.adapters,
+            self.roster,
+            config.lookahead,
+            self.counters,
         )
-        planner = Planner(limits, self.pages, self.roster, self.admission, config.lookahead, config.prefills_per_step)
+        planner = Planner(
+            limits, self.prefixes, self.roster, self.admission, config.lookahead, config.prefills_per_step
+        )
         self.book = Book(table, self.admission, self.roster, limits.prefix, self.meter)
         blame = Blame(self.book, self.clock)
         self.loop = Loop(
@@ -75,15 +84,22 @@ class Engine:
     def standing(self) -> Standing:
         """What is held now. For any thread: counts alone are read, each as it is at its moment."""
         running = sum(not seq.finalized for seq in self.roster.by_age())
-        used = self.pages.total - self.pages.free
-        return Standing(running, self.pages.total, used, self.pipeline.slots_held, self.adapters.resident)
+        cached = self.prefixes.cached
+        used = self.pages.total - self.pages.free - cached
+        return Standing(running, self.pages.total, used, self.pipeline.slots_held, self.adapters.resident, cached)
 
     def audit(self) -> None:
-        """Raise `InvariantBroken` if anything is leased while nothing runs (I5). Call when the loop is idle."""
+        """Raise `InvariantBroken` if anything is leased while nothing runs (I5). Call when the loop is idle.
+
+        Pages of the prefix cache have one reference each, its own.
+        """
+        kept = self.prefixes.kept()
+        if len(kept) != self.prefixes.cached or any(self.pages.refs(page) != 1 for page in kept):
+            raise InvariantBroken(f"I5: the prefix cache counts {self.prefixes.cached} pages, it has {kept}")
         held = {
-            "pages": self.pages.held(),
+            "pages": sorted(set(self.pages.held()) - set(kept)),
             "rows": self.rows.held(),
-            "pictures": self.prefixes.held(),
+            "prefixes": self.prefixes.held(),
             "adapters": self.adapters.held(),
             **self.pipeline.held(),
         }

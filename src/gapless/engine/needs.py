@@ -7,21 +7,29 @@ from typing import Protocol
 from gapless.records import RowRef
 
 
-class Pages(Protocol):
-    """What the planner and admission need of the page ledger."""
-
-    @property
-    def page_size(self) -> int:
-        """Positions a page holds."""
-        ...
+class Room(Protocol):
+    """What the planner needs of whoever gives pages out."""
 
     @property
     def free(self) -> int:
-        """Pages nobody holds."""
+        """Pages that can be taken."""
         ...
 
     def take(self, count: int) -> tuple[int, ...] | None:
         """Take `count` pages with one reference each, or None and nothing taken."""
+        ...
+
+    def take_freed(self) -> tuple[int, ...]:
+        """Return the pages that became free since the last call and are free still or again taken."""
+        ...
+
+
+class Pages(Room, Protocol):
+    """What admission and the prefix cache need of the page ledger."""
+
+    @property
+    def page_size(self) -> int:
+        """Positions a page holds."""
         ...
 
     def share(self, pages: tuple[int, ...]) -> None:
@@ -30,10 +38,6 @@ class Pages(Protocol):
 
     def give_back(self, pages: tuple[int, ...]) -> None:
         """Drop a reference from each; pages at zero are free again."""
-        ...
-
-    def take_freed(self) -> tuple[int, ...]:
-        """Return the pages that became free since the last call and are free still or again taken."""
         ...
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gapless.engine.needs import InFlight, Pages
+from gapless.engine.needs import InFlight, Room
 from gapless.engine.sequence import Roster, Running
 from gapless.records import DeviceLimits, PageGrant, Prefill, RowRef, Step, StepKind
 
@@ -28,7 +28,7 @@ class Planner:
     """Chooses rows and grants pages. `lookahead`: tokens of room granted ahead; `prefills`: most in one step."""
 
     limits: DeviceLimits
-    pages: Pages
+    pages: Room
     roster: Roster
     admission: Admits
     lookahead: int

@@ -1,65 +1,247 @@
-"""Picture prefixes shared by live requests on the same picture.
+"""The prefix cache: what was computed for one request and is there for the next that begins alike.
 
-An entry owns the pages of [BOS + picture block], computed once by the request that came first. Full pages are shared
-as they are; the last, partly filled one is copied by each holder, so shared pages are never written. An entry can be
-found from the launch of its step on and is gone with its last holder; `withdraw` hides one whose step failed.
+A tree of entries in one KV cache. Its roots are the spaces, an adapter's key with a picture's digest: the entry of a
+picture's space is the block, BOS and picture; that of the space without picture holds nothing. Every entry further on
+is one whole page, found under the items that stand in it. So what an entry holds is told by its path alone, and paths
+are compared item by item, never by a hash. A cache belongs to one engine, that is to one model and its crop settings.
+
+What flows in: items, and pages that others have taken. What flows out: paths, root first, and pages. Invariants:
+whoever holds an entry holds all before it; an entry that nobody holds is kept until its pages are wanted, the one left
+the longest ago goes first, and none before what follows on it; entries are never written (a block's partly filled last
+page is copied); one that was withdrawn is found by nobody, nor what follows on it, and stays until its last holder
+leaves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gapless.engine.needs import Pages
 from gapless.errors import InvariantBroken
-from gapless.records import RowRef
+from gapless.observe.counters import Counters
+from gapless.records import Adapter, Picture, Prompt, RowRef, Token
+
+Item = int | tuple[int, tuple[float, ...]] | str | None
+"""What stands at a position: an id, an id with values, the digest of the picture that begins there, or None where that
+picture goes on."""
+Space = tuple[str, str]
+"""An adapter's key and a picture's digest; each is empty where there is none."""
 
 
 @dataclass(slots=True, eq=False)
 class PrefixEntry:
-    """The pages of one picture's block, the row whose prefill computes it, and the rows that use it."""
+    """Positions up to `end`, of which those behind `parent` are here, in `pages`. `maker`: the life of a row whose
+    steps compute them; `leases`: how many sequences hold it."""
 
-    key: str
+    key: Space | tuple[Item, ...]
+    parent: PrefixEntry | None
+    end: int
     pages: tuple[int, ...]
     maker: RowRef
-    holders: set[RowRef] = field(default_factory=set)
+    leases: int = 0
+    withdrawn: bool = False
+    children: dict[tuple[Item, ...], PrefixEntry] = field(default_factory=dict)
+
+    def subtree(self) -> Iterator[PrefixEntry]:
+        """It and all that follows on it."""
+        left = [self]
+        while left:
+            entry = left.pop()
+            yield entry
+            left.extend(entry.children.values())
 
 
-class PrefixTable:
-    """Live entries by picture digest. Holds one reference on every page of an entry."""
+class PrefixCache:
+    """All entries, and all pages that could be had: those that are free, and those of entries that nobody holds.
 
-    def __init__(self, pages: Pages) -> None:
+    `keep` False: an entry goes with its last holder, and blocks alone are shared.
+    """
+
+    def __init__(self, pages: Pages, counters: Counters, *, keep: bool) -> None:
         self._pages = pages
-        self._entries: dict[str, PrefixEntry] = {}
-        self._withdrawn: list[PrefixEntry] = []
+        self._counters = counters
+        self._keep = keep
+        self._roots: dict[Space, PrefixEntry] = {}
+        self._idle: dict[PrefixEntry, None] = {}  # left the longest ago first, and so what follows before what it is on
+        self._leaving: set[PrefixEntry] = set()
+        self.cached = 0
+        """Pages of entries that nobody holds."""
 
-    def find(self, key: str) -> PrefixEntry | None:
-        """Return the live entry for a picture, or None."""
-        return self._entries.get(key)
+    # -- pages ------------------------------------------------------------------------------------------------------
 
-    def publish(self, key: str, pages: tuple[int, ...], maker: RowRef) -> PrefixEntry:
-        """Make an entry of freshly taken pages; the references now belong to the entry."""
-        if key in self._entries:
-            raise InvariantBroken(f"I5: the picture {key[:12]} is published twice")
-        entry = self._entries[key] = PrefixEntry(key, pages, maker)
-        return entry
+    @property
+    def free(self) -> int:
+        """Pages nobody holds, those of entries included."""
+        return self._pages.free + self.cached
 
-    def withdraw(self, entry: PrefixEntry) -> None:
-        """Let nobody find the entry any more; its holders keep it until they leave."""
-        if self._entries.get(entry.key) is entry:
-            del self._entries[entry.key]
-            self._withdrawn.append(entry)
+    def take(self, count: int) -> tuple[int, ...] | None:
+        """Take `count` pages, of entries that nobody holds if need be; or None and nothing is taken or lost."""
+        if count > self.free:
+            return None
+        while count > self._pages.free:
+            self._evict()
+        return self._pages.take(count)
 
-    def leave(self, entry: PrefixEntry, ref: RowRef) -> None:
-        """A holder goes; the last one takes the entry with it."""
-        entry.holders.remove(ref)
-        if entry.holders:
-            return
+    def take_freed(self) -> tuple[int, ...]:
+        """Return the pages that became free since the last call."""
+        return self._pages.take_freed()
+
+    def _evict(self) -> None:
+        entry = next(iter(self._idle))
+        if entry.children:
+            raise InvariantBroken(f"I5: pages {entry.pages} are evicted before what follows on them")
+        self._rest_no_more(entry)
+        self._hide(entry)
         self._pages.give_back(entry.pages)
-        if entry in self._withdrawn:
-            self._withdrawn.remove(entry)
-        else:
-            del self._entries[entry.key]
+        self._counters.prefix_evictions += bool(entry.pages)
 
-    def held(self) -> list[str]:
-        """Keys of entries still there, for the audit."""
-        return [e.key for e in (*self._entries.values(), *self._withdrawn)]
+    # -- leases -----------------------------------------------------------------------------------------------------
+
+    def find(self, space: Space, items: Sequence[Item]) -> list[PrefixEntry]:
+        """The longest path that holds a beginning of `items`: not the last one, and no picture in part."""
+        root = self._roots.get(space)
+        if root is None:
+            return []
+        path, last = [root], root.end + len(items) - 1
+        while (stop := self._next(path[-1])) <= last:
+            child = path[-1].children.get(_part(items, root, path[-1].end, stop))
+            if child is None:
+                break
+            path.append(child)
+        while items[path[-1].end - root.end] is None:  # a picture is computed whole
+            path.pop()
+        return path
+
+    def hold(self, path: Iterable[PrefixEntry]) -> None:
+        """Lease entries for a sequence."""
+        for entry in path:
+            if not entry.leases:
+                self._rest_no_more(entry)
+            entry.leases += 1
+
+    def leave(self, path: Sequence[PrefixEntry]) -> None:
+        """A sequence goes; entries that nobody holds any more are kept, or go with it."""
+        for entry in reversed(path):
+            if not entry.leases:
+                raise InvariantBroken(f"I5: the entry with pages {entry.pages} is left, but nobody holds it")
+            entry.leases -= 1
+            if entry.leases:
+                continue
+            if self._keep and not entry.withdrawn:
+                self._idle[entry] = None
+                self.cached += len(entry.pages)
+                continue
+            if entry.withdrawn:
+                self._leaving.remove(entry)
+            else:
+                self._hide(entry)
+            self._pages.give_back(entry.pages)
+
+    def publish(self, space: Space, end: int, pages: tuple[int, ...], maker: RowRef) -> PrefixEntry:
+        """Make the first entry of a space, up to `end`, and hold it; references on `pages` now belong to it."""
+        if space in self._roots:
+            raise InvariantBroken(f"I5: the space {space} is published twice")
+        root = self._roots[space] = PrefixEntry(space, None, end, pages, maker, leases=1)
+        return root
+
+    def extend(
+        self, path: list[PrefixEntry], items: Sequence[Item], table: Sequence[int], maker: RowRef, *, through: bool
+    ) -> None:
+        """Enter a sequence's whole pages behind its path, as far as its `items` go, and hold them.
+
+        Where somebody else's entry stands already, go on behind that one if `through`, or leave it at that.
+        """
+        root = path[0]
+        while self._keep and not path[-1].withdrawn and (stop := self._next(path[-1])) <= root.end + len(items):
+            last = path[-1]
+            key = _part(items, root, last.end, stop)
+            entry = last.children.get(key)
+            if entry is None:
+                page = table[stop // self._pages.page_size - 1]
+                self._pages.share((page,))
+                entry = last.children[key] = PrefixEntry(key, last, stop, (page,), maker, leases=1)
+            elif through:
+                self.hold((entry,))
+            else:
+                break
+            path.append(entry)
+
+    def _next(self, entry: PrefixEntry) -> int:
+        """Where the page ends in which the position behind an entry lies."""
+        size = self._pages.page_size
+        return (entry.end // size + 1) * size
+
+    def _rest_no_more(self, entry: PrefixEntry) -> None:
+        del self._idle[entry]
+        self.cached -= len(entry.pages)
+
+    def _hide(self, entry: PrefixEntry) -> None:
+        if entry.parent is not None:
+            del entry.parent.children[entry.key]
+        else:
+            del self._roots[entry.key]  # type: ignore[arg-type]
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def withdraw(self, entries: Iterable[PrefixEntry]) -> None:
+        """Let nobody find these entries any more, nor what follows on them; holders keep them until they leave."""
+        for first in entries:
+            if first.withdrawn:
+                continue
+            self._hide(first)
+            for entry in first.subtree():
+                entry.withdrawn = True
+                if entry.leases:
+                    self._leaving.add(entry)
+                else:
+                    self._rest_no_more(entry)
+                    self._pages.give_back(entry.pages)
+
+    def withdraw_adapter(self, adapter: Adapter) -> None:
+        """Let nobody find what was computed with an adapter."""
+        self.withdraw([root for space, root in self._roots.items() if space[0] == adapter.key])
+
+    # -- audit ------------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[PrefixEntry]:
+        """Those that can be found."""
+        return [entry for root in self._roots.values() for entry in root.subtree()]
+
+    def held(self) -> list[tuple[int, ...]]:
+        """Pages by entry that are leased, for the audit."""
+        return [entry.pages for entry in (*self.entries(), *self._leaving) if entry.leases]
+
+    def kept(self) -> list[int]:
+        """Pages of entries that nobody holds, for the audit: one reference each."""
+        return [page for entry in self._idle for page in entry.pages]
+
+
+def space_of(prompt: Prompt, adapter: Adapter | None) -> Space:
+    """An adapter changes what is computed for the same picture, and for the same ids."""
+    return ("" if adapter is None else adapter.key, "" if prompt.picture is None else prompt.picture.digest)
+
+
+def items_of(prompt: Prompt, length: int) -> list[Item]:
+    """What stands at each position of a prompt behind its picture; its insets take `length` positions each."""
+    items = [_item(token, values) for token, values in zip(prompt.ids, prompt.values, strict=True)]
+    for inset in prompt.insets:
+        items[inset.at : inset.at + length] = _shown(inset.picture, length)
+    return items
+
+
+def items_said(tokens: Sequence[Token]) -> list[Item]:
+    """What stands where committed tokens are fed."""
+    return [_item(token.id, token.values) for token in tokens]
+
+
+def _item(token: int, values: tuple[float, ...]) -> Item:
+    return (token, values) if values else token
+
+
+def _shown(picture: Picture, length: int) -> list[Item]:
+    return [picture.digest, *(None,) * (length - 1)]
+
+
+def _part(items: Sequence[Item], root: PrefixEntry, start: int, stop: int) -> tuple[Item, ...]:
+    return tuple(items[start - root.end : stop - root.end])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gapless.constrain.table import Walker
 from gapless.engine.adapters import Resident
-from gapless.engine.prefix import PrefixEntry
+from gapless.engine.prefix import Item, PrefixEntry, items_said
 from gapless.records import (
     FinishReason,
     Flags,
@@ -76,23 +76,25 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request without a row, new or preempted."""
+    """A request without a row, new or preempted. `items`: what its prefill stands for, behind its picture."""
 
     history: History
+    items: tuple[Item, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life, `fresh` how many tokens
-    were committed in it; `pages` its whole page table, shared pages first. `brings`: its prefill puts its adapter into
-    the slot. `void`: its prefill failed with others', so what this life computes counts for nothing and it begins
-    again."""
+    were committed in it; `pages` its whole page table, shared pages first; `items` what its prefill stands for; `path`
+    the entries of the prefix cache it holds. `brings`: its prefill puts its adapter into the slot. `void`: a step of it
+    failed, so nobody else may use what it computes; unless it ended by that, it begins again."""
 
     history: History
     ref: RowRef
     base: int
     pages: list[int]
-    entry: PrefixEntry | None = None
+    items: tuple[Item, ...] = ()
+    path: list[PrefixEntry] = field(default_factory=list)
     adapter: Resident | None = None
     brings: bool = False
     fresh: int = 0
@@ -103,6 +105,15 @@ class Running:
     def next_position(self, refs: int) -> int:
         """Where the next forward writes, with `refs` steps in flight."""
         return self.base + self.fresh + refs - 1
+
+    def made(self) -> list[PrefixEntry]:
+        """The entries it holds that this life of its row computes."""
+        return [entry for entry in self.path if entry.maker == self.ref]
+
+    def written(self) -> list[Item]:
+        """What stands at the positions it is known to have computed: the token said last may not have been fed."""
+        said = self.history.tokens[len(self.history.tokens) - self.fresh : -1] if self.fresh else []
+        return [*self.items, *items_said(said)]
 
     def start(self) -> RowStart:
         """What the row begins with on the device, at exactly the place the committed tokens lead to (I5)."""

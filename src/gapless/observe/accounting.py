@@ -19,13 +19,15 @@ from gapless.records import StepKind
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What an engine holds at one moment: requests that run (they have a row), pages of the KV cache, steps in flight
-    that hold a slot, adapters in the device's slots (whether or not somebody uses them)."""
+    that hold a slot, adapters in the device's slots (whether or not somebody uses them), pages that nobody uses but the
+    prefix cache, which gives them up when they are wanted (`pages_used` leaves them out)."""
 
     running: int = 0
     pages: int = 0
     pages_used: int = 0
     steps_in_flight: int = 0
     adapters: int = 0
+    pages_cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,20 +28,32 @@ class Counters:
     prompt_tokens: int = 0
     """Of requests that have said their first token: picture block and prompt."""
     pictures: int = 0
-    """Requests with a picture that have said their first token; `shared_pictures`: of these, those that used the block
-    of another live request on the same picture."""
+    """Requests with a picture that have said their first token; `shared_pictures`: of these, those whose picture's
+    block was there already."""
     shared_pictures: int = 0
+    cached_tokens: int = 0
+    """Of `prompt_tokens`, those that were there already."""
+    prefix_hits: int = 0
+    """Prefills, those of preempted requests among them, that found a beginning of theirs computed already, or about to
+    be; `prefix_misses`: all others."""
+    prefix_misses: int = 0
+    prefix_evictions: int = 0
+    """Entries of the prefix cache (a page, or a picture's block) that made room."""
+    prefix_copies: int = 0
+    """Prefills that copied the partly filled last page of a picture's block."""
     recomputed_tokens: int = 0
+    """Tokens of preempted requests that had been said and were computed again."""
     finished: int = 0
     failed: int = 0
     decode_committed_during_prefill: int = 0
     prefill_committed_during_decode: int = 0
 
-    def began(self, prompt_tokens: int, picture: bool, shared: bool) -> None:
+    def began(self, prompt_tokens: int, picture: bool, cached_tokens: int) -> None:
         """Count a request that has said its first token."""
         self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
         self.pictures += picture
-        self.shared_pictures += picture and shared
+        self.shared_pictures += picture and cached_tokens > 0
 
     def launched(self, kind: StepKind, overlaps: bool) -> None:
         """Count a launch; `overlaps`: another step held a slot."""
