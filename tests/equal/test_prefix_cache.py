@@ -1,0 +1,212 @@
+"""The prefix cache: every answer is the cold one's, on every device and at every depth, and what is kept is used.
+
+Scenes of five pictures, three adapters and prompts that begin alike, in conversations that go on from answers, in a
+pool of few pages: hits, evictions, copies and preemptions are counted in each.
+"""
+
+import random
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+from tests.fakes.adapters import HASHED
+from tests.fakes.hash_language import HashSpec
+from tests.fakes.hash_model import HashModel
+from tests.fakes.host_stage import host_stage
+from tests.fakes.inline_stage import inline_stage
+from tests.fakes.oracle import answer
+from tests.fakes.scene import Entry, ask, expected, limits_of, picture, sim_stage, table_of, with_insets
+from tests.fakes.verdict import judge_all
+
+from gapless.config import EngineConfig
+from gapless.errors import InvariantBroken
+from gapless.records import Prompt, Request, Sampling
+
+SPEC = HashSpec()
+TABLE = table_of(SPEC)
+ADAPTERS = HASHED[:3]
+TINY = 33
+SIZE = 4
+
+
+def subject(rng):
+    """One of five pictures or none, one of three adapters."""
+    return (picture(rng.randrange(5)) if rng.random() < 0.85 else None), rng.choice(ADAPTERS)
+
+
+def conversation(rng, number, turns, about, insets):
+    """Requests that go on from one another's answers."""
+    shown, adapter = about
+    ids = [9, 17, 30, 31, 32, 33, 34, 35][: rng.randrange(1, 9)]
+    prompt = Prompt(tuple(ids), ((),) * len(ids), shown)
+    if shown is None:
+        prompt = replace(prompt, ids=(0, *prompt.ids), values=((), *prompt.values))
+    if insets and rng.random() < 0.5:
+        prompt = with_insets(prompt, [picture(rng.randrange(5))], SPEC.prefix - 1, rng)
+    for turn in range(turns):
+        sampling = Sampling(
+            temperature=rng.choice([0.0, 0.0, 0.8]),
+            max_tokens=rng.choice([5, 22, 35, 45]),
+            max_objects=rng.choice([2, 4]),
+            seed=rng.randrange(3),
+        )
+        program = rng.choice(["text", "text", "point", "detect", "reason"])
+        request = Request(number + turn, prompt, program, sampling, host_masked=rng.random() < 0.15, adapter=adapter)
+        yield request
+        said = [token for token in answer(SPEC, TABLE, request).tokens if token.id != SPEC.rules.end]
+        more = tuple(rng.randrange(40, 44) for _ in range(rng.randrange(1, 4)))
+        prompt = replace(
+            prompt,
+            ids=(*prompt.ids, *(token.id for token in said), *more),
+            values=(*prompt.values, *(token.values for token in said), *((),) * len(more)),
+        )
+
+
+def scene(seed, talks=14, pages=TINY, insets=False):
+    """Conversations that begin within a few ticks, half of them about what another is about; further turns come when
+    the one before may have been answered. All of them fit in the pool, if only just."""
+    rng, entries, subjects = random.Random(seed), [], []
+    most = (pages - 3) * SIZE
+    for talk in range(talks):
+        arrives = rng.randrange(12)
+        subjects.append(rng.choice(subjects) if talk % 2 else subject(rng))
+        for request in conversation(rng, 1 + 10 * talk, rng.randrange(1, 4), subjects[-1], insets):
+            block = SPEC.prefix if request.prompt.picture is not None else 0
+            if block + len(request.prompt.ids) + request.sampling.max_tokens * 2 > min(most, SPEC.max_context):
+                break
+            cancelled = arrives + rng.randrange(30) if rng.random() < 0.08 else None
+            entries.append(Entry(request, arrives, cancelled))
+            arrives += rng.randrange(20, 90)
+    return entries
+
+
+@contextmanager
+def stage_on(device, depth, pages=TINY, seed=0, **settings):
+    with ExitStack() as stack:
+        if device == "sim":
+            limits = limits_of(SPEC, depth, pages=pages, page_size=SIZE, adapters=2)
+            config = EngineConfig(lookahead=8, **settings)
+            yield sim_stage(SPEC, limits, delays=(0.0, 3.0), config=config)
+        else:
+            make = host_stage if device == "host" else inline_stage
+            made = make(HashModel(SPEC), depth, pages=pages, page_size=SIZE, seed=seed, delays=(0.0, 0.001), adapters=2)
+            yield stack.enter_context(made)
+
+
+def play(device, depth, seed, pages=TINY, insets=False):
+    """Judge all answers of a scene; returns what was counted."""
+    entries = scene(seed, pages=pages, insets=insets)
+    with stage_on(device, depth, pages, seed) as (stage, refereed):
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        refereed.audit()
+        tally, counters = refereed.referee.tally, stage.engine.counters
+        assert counters.prefix_hits >= tally.shared_blocks
+        assert counters.prefix_copies == tally.copies
+        return Counter(
+            hits=counters.prefix_hits,
+            misses=counters.prefix_misses,
+            evictions=counters.prefix_evictions,
+            copies=counters.prefix_copies,
+            preemptions=counters.preemptions,
+            resumed=tally.resumed,
+            beyond_blocks=sum(h.finish.metrics.cached_tokens > SPEC.prefix for h in stage.heard.values()),
+            of_answers=_of_answers(stage, entries),
+        )
+
+
+def _of_answers(stage, entries):
+    """How many turns found more than the prompt of the turn before: pages with what that answer had said."""
+    number = {entry.request.id: entry.request for entry in entries}
+    count = 0
+    for own in number:
+        if own % 10 != 1 and own - 1 in number:
+            before = number[own - 1].prompt
+            block = SPEC.prefix if before.picture is not None else 0
+            count += stage.heard[own].finish.metrics.cached_tokens > block + len(before.ids)
+    return count
+
+
+def happened(*runs):
+    """Each run has hits, misses, evictions, copies and preemptions; in one of them a turn finds what was answered."""
+    for counted in runs:
+        for what in ("hits", "misses", "evictions", "copies", "preemptions", "beyond_blocks"):
+            assert counted[what] > 0, f"no {what} in {counted}"
+    assert sum(counted["of_answers"] for counted in runs) > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_simulated_device_is_exact(depth):
+    happened(*(play("sim", depth, seed) for seed in (1, 5)))
+
+
+@pytest.mark.parametrize(("device", "depth"), [(d, n) for d in ("host", "cuda") for n in (1, 2, 3, 4)])
+def test_devices_are_exact_with_freed_pages_poisoned(device, depth):
+    happened(play(device, depth, 1))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_pictures_further_on_are_shared_as_parts_of_what_came_before(depth):
+    counted = play("sim", depth, 3, pages=60, insets=True)
+    assert min(counted[what] for what in ("hits", "evictions", "copies", "beyond_blocks")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("insets", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("device", ["sim", "host", "cuda"])
+def test_many_scenes(device, depth, insets):
+    total = Counter()
+    for seed in range(100, 120 if device == "sim" else 105):
+        total += play(device, depth, seed, pages=60 if insets else TINY, insets=insets)
+    for what in ("hits", "misses", "evictions", "copies", "preemptions", "resumed", "beyond_blocks", "of_answers"):
+        assert total[what] > 0, f"no {what} in {total}"
+
+
+@pytest.mark.parametrize("size", [1, 3, 13, 16])
+def test_other_page_sizes_are_exact(size, monkeypatch):
+    """13: the block fills its page, so nothing is ever copied."""
+    monkeypatch.setitem(globals(), "SIZE", size)
+    counted = play("sim", 2, 1, pages=2 + 130 // size if size < 13 else 16)
+    assert counted["hits"] > 0 and counted["evictions"] > 0
+    assert (counted["copies"] > 0) == (SPEC.prefix % size != 0)
+
+
+def without_adapter(prompt, adapter):
+    return ("", "" if prompt.picture is None else prompt.picture.digest)
+
+
+def without_picture(prompt, adapter):
+    return ("" if adapter is None else adapter.key, "some" if prompt.picture else "")
+
+
+@pytest.mark.parametrize("key", [without_adapter, without_picture])
+def test_a_key_that_leaves_something_out_is_found_out(key, monkeypatch):
+    """Sabotage: what the scenes above show, they show because of the whole key."""
+    monkeypatch.setattr("gapless.engine.admission.space_of", key)
+    with pytest.raises((AssertionError, InvariantBroken)):
+        for seed in (1, 5):
+            play("sim", 2, seed)
+
+
+def test_ids_without_their_values_are_found_out(monkeypatch):
+    """Sabotage: two coordinates are the same id."""
+    play_boxes(boxes())
+    monkeypatch.setattr("gapless.engine.prefix._item", lambda token, values: token)
+    with pytest.raises(AssertionError):
+        play_boxes(boxes())
+
+
+def boxes():
+    """Prompts of four references each, which differ in their coordinates alone."""
+    entries = []
+    for number in range(1, 5):
+        where = (number / 1024,)
+        prompt = Prompt((5, 5, 5, 5, 20, 21), (where, where, where, where, (), ()), picture(1))
+        entries.append(Entry(replace(ask(number, max_tokens=9), prompt=prompt), arrives=8 * number))
+    return entries
+
+
+def play_boxes(entries):
+    with stage_on("sim", 2, pages=60) as (stage, _):
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
