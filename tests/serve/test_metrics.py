@@ -30,6 +30,8 @@ VLLM = {
     "num_preemptions_total",
     "prompt_tokens_total",
     "generation_tokens_total",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
     "request_success_total",
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
@@ -111,7 +113,13 @@ def test_what_an_answer_says_of_itself_is_what_is_counted(alone):
     assert found["time_to_first_token_seconds_sum",] == pytest.approx(sum(one["ttft_ms"] for one in told) / 1e3)
     assert found["inter_token_latency_seconds_count",] == outputs - 3
     assert found["inter_token_latency_seconds_sum",] == pytest.approx(sum(one["decode_time_ms"] for one in told) / 1e3)
-    assert found["pictures_total",] == 2 and found["picture_hits_total",] == 0
+    assert found["pictures_total",] == 2 and found["picture_hits_total",] == 1
+    cached = [one["cached_tokens"] for one in told]
+    assert cached[:2] == [0, 0] and 0 < cached[2] < told[2]["input_tokens"], "the same question about the same picture"
+    assert found["prefix_cache_hits_total",] == cached[2] and found["prefix_cache_queries_total",] == inputs
+    assert (found["prefix_lookups_total", "hit"], found["prefix_lookups_total", "miss"]) == (1, 2)
+    assert found["prefix_copies_total",] in (1, 2) and found["prefix_evictions_total",] == 0
+    assert found["kv_pages_cached",] > 0
     assert found["http_requests_total", "POST", "/v1/query", "200"] == 3
     accounting = alone.vlm.accounting()
     assert found["steps_total", "decode"] == accounting.steps["decode"] > 0

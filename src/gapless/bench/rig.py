@@ -116,7 +116,9 @@ class Rig(ABC):
             first = self._model.prefix + self._prompt
             model = BlindEndingModel(self._model, rules.end, first + ANSWERS[0], first + ANSWERS[1])
             table = build_table(rules)
-            config = EngineConfig(depth, self._rows, PAGE_SIZE, self._pages(), prefills_per_step=PREFILLS)
+            config = EngineConfig(
+                depth, self._rows, PAGE_SIZE, self._pages(), prefills_per_step=PREFILLS, prefix_cache=False
+            )
             self._sessions[depth] = Session(self._open(model, table, config), table, config)
         return self._sessions[depth]
 

@@ -52,7 +52,7 @@ class VlmRig:
             rules, model = self._templates.rules(), self._loaded.model
             ending = EndingModel(model, rules.end, model.max_context, model.max_context + 1)
             table = build_table(rules)
-            config = EngineConfig(depth, self._rows, PAGE_SIZE, self._pages())
+            config = EngineConfig(depth, self._rows, PAGE_SIZE, self._pages(), prefix_cache=False)
             device = self._open(ending, table, config)
             plan = getattr(device, "plan", None)
             self._models[depth] = ending

@@ -147,6 +147,7 @@ class Sheet:
             ("kv_cache_usage_perc", usage, "Part of the KV cache's pages that is used, 0 to 1."),
             ("kv_pages", held.pages, "Pages of the KV cache."),
             ("kv_pages_used", held.pages_used, "Pages of the KV cache that are used."),
+            ("kv_pages_cached", held.pages_cached, "Free pages that hold what later requests may begin with."),
             ("steps_in_flight", held.steps_in_flight, "Steps in flight."),
             ("adapters_resident", held.adapters, "Adapters on the device."),
         ):
@@ -161,13 +162,17 @@ class Sheet:
     def _counters(self, snapshot: Snapshot, model: str) -> Iterator[Metric]:
         accounting, counted = snapshot.accounting, snapshot.accounting.counters
         for name, value, words in (
-            ("prompt_tokens", counted.prompt_tokens, "Tokens of pictures and prompts that were prefilled."),
+            ("prompt_tokens", counted.prompt_tokens, "Tokens of pictures and prompts, cached ones too."),
             ("generation_tokens", counted.tokens, "Tokens that were generated."),
             ("num_preemptions", counted.preemptions, "Requests that gave up their row for a while."),
             ("bubble_seconds", accounting.idle_ms / 1e3, "Seconds the device stood idle while there was work."),
             ("zombie_rows", counted.zombies, "Rides of rows after their last token."),
             ("pictures", counted.pictures, "Requests with a picture."),
-            ("picture_hits", counted.shared_pictures, "Of these, those that shared another request's picture block."),
+            ("picture_hits", counted.shared_pictures, "Of these, those whose picture's block was there already."),
+            ("prefix_cache_queries", counted.prompt_tokens, "Tokens that were looked up in the prefix cache."),
+            ("prefix_cache_hits", counted.cached_tokens, "Of these, those that were there already."),
+            ("prefix_evictions", counted.prefix_evictions, "Entries of the prefix cache that made room."),
+            ("prefix_copies", counted.prefix_copies, "Partly filled pages of picture blocks that were copied."),
         ):
             counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
             counter.add_metric([model], self._forward(name, "", value))
@@ -179,9 +184,11 @@ class Sheet:
         waits = {part.label: seconds for part, seconds in spent.items() if part.waits}
         works = {part.label: seconds for part, seconds in spent.items() if not part.waits}
         busy = {kind: ms / 1e3 for kind, ms in told.busy.items()}
+        found = {"hit": told.counters.prefix_hits, "miss": told.counters.prefix_misses}
         table: tuple[tuple[str, str, Mapping[str, float], str], ...] = (
             ("request_success", "finished_reason", snapshot.endings.ended, "Requests that ended, however they did."),
             ("steps", "kind", told.steps, "Steps that landed."),
+            ("prefix_lookups", "result", found, "Prefills, by whether they found a beginning of theirs."),
             ("device_busy_seconds", "kind", busy, "Seconds the device spent in steps."),
             ("host_wait_seconds", "reason", waits, "Seconds the loop's thread stood still."),
             ("host_work_seconds", "part", works, "Seconds the loop's thread worked."),
