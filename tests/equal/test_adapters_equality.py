@@ -96,7 +96,9 @@ def test_a_new_version_serves_no_old_block_and_running_rows_keep_theirs():
     entries = [Entry(shown(1, old, max_tokens=35)), Entry(shown(2, new), arrives=6), Entry(shown(3, new), arrives=90)]
     with stage_on("sim", 2, 2) as (stage, refereed):
         judge_all(stage.play(entries), expected(SPEC, entries), entries)
-        assert refereed.referee.tally.shared_blocks == 0 and refereed.referee.tally.adapters == 2
+        assert refereed.referee.tally.adapters == 2
+        cached = [stage.heard[number].finish.metrics.cached_tokens for number in (1, 2, 3)]
+        assert cached == [0, 0, SPEC.prefix], "the new one finds what it computed itself, and nothing else"
 
 
 def test_without_slots_a_request_with_an_adapter_is_refused_alone():

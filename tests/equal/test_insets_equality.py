@@ -28,7 +28,7 @@ from gapless.models.moondream.templates import Templates
 
 SPEC = HashSpec()
 INSET = SPEC.prefix - 1
-AMPLE, SCARCE = 400, 40
+AMPLE, SCARCE = 400, 38
 
 
 def scene(seed, host=0.0):
@@ -59,8 +59,8 @@ def stage_on(device, depth, pages, seed):
 
 
 def play(device, depth, pages, seeds, host):
-    """Judge all answers; how many steps fed prompts with and without insets, and how many prompts with insets were
-    fed again with what had been said."""
+    """Judge all answers; how many steps fed prompts with and without insets, and how many insets were computed again
+    with what had been said: the prefix cache had lost them."""
     mixed = again = 0
     for seed in seeds:
         entries = scene(seed, host)
@@ -80,9 +80,11 @@ def test_the_engine_is_exact(depth, host):
     assert mixed > 0 and again > 0
 
 
-@pytest.mark.parametrize(("device", "depth"), [("host", 1), ("host", 2), ("inline", 2), ("inline", 4)])
-def test_devices_are_exact(device, depth):
-    mixed, again = play(device, depth, SCARCE, (2,), 0.0)
+@pytest.mark.parametrize(
+    ("device", "depth", "seed"), [("host", 1, 2), ("host", 2, 2), ("inline", 2, 2), ("inline", 4, 0)]
+)
+def test_devices_are_exact(device, depth, seed):
+    mixed, again = play(device, depth, SCARCE, (seed,), 0.0)
     assert mixed > 0 and again > 0
 
 
