@@ -30,5 +30,5 @@ def told(result):
 def idle(vlm):
     """Nothing is leased any more."""
     engine = vlm.desk.runner._engine
-    until(lambda: engine.pages.held() == [] and engine.rows.held() == [] and engine.book.idle, "idleness")
+    until(lambda: engine.standing().pages_used == 0 and engine.rows.held() == [] and engine.book.idle, "idleness")
     engine.audit()

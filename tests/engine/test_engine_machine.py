@@ -43,7 +43,7 @@ requests = st.tuples(
 
 def request_of(number, drawn):
     program, length, shown, most, objects, host = drawn
-    ids = range(10 + number % 40, 10 + number % 40 + length)
+    ids = range(10 + number % 3, 10 + number % 3 + length)  # many begin alike
     shown = picture(shown) if shown is not None else None
     made = ask(number, program, ids=tuple(ids), shown=shown, max_tokens=most, max_objects=objects, seed=number)
     return replace(made, host_masked=host)

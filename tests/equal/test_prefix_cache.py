@@ -15,12 +15,24 @@ from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
 from tests.fakes.host_stage import host_stage
 from tests.fakes.inline_stage import inline_stage
+from tests.fakes.micro import micro_config, micro_tensors
 from tests.fakes.oracle import answer
-from tests.fakes.scene import Entry, ask, expected, limits_of, picture, sim_stage, table_of, with_insets
+from tests.fakes.refereed import Refereed
+from tests.fakes.scene import Entry, Stage, ask, expected, limits_of, picture, sim_stage, table_of, with_insets
+from tests.fakes.sim_clock import SimClock
 from tests.fakes.verdict import judge_all
+from tests.gpu.mixes import mix
 
-from gapless.config import EngineConfig
+from gapless.config import EngineConfig, HostDeviceConfig
+from gapless.constrain.masks import TableMasks
+from gapless.constrain.table import PROGRAMS, build_table
+from gapless.device.host import HostDevice
+from gapless.engine.build import Engine
+from gapless.engine.mailbox import ThreadMailbox
 from gapless.errors import InvariantBroken
+from gapless.models.moondream.config import read_config
+from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.templates import Templates
 from gapless.records import Prompt, Request, Sampling
 
 SPEC = HashSpec()
@@ -170,6 +182,48 @@ def test_other_page_sizes_are_exact(size, monkeypatch):
     counted = play("sim", 2, 1, pages=2 + 130 // size if size < 13 else 16)
     assert counted["hits"] > 0 and counted["evictions"] > 0
     assert (counted["copies"] > 0) == (SPEC.prefix % size != 0)
+
+
+def conversations_of_micro(depth, keep, pages, more=()):
+    """What the micro model says on the rehearsing CPU device, and how much of each prompt was there already."""
+    model = Moondream(read_config(micro_config()), micro_tensors(micro_config(), end_bias=-30.0))
+    rules = Templates.of(model.config).rules()
+    table = build_table(rules)
+    config = EngineConfig(depth, max_rows=4, page_size=16, pages=pages, lookahead=4, prefix_cache=keep)
+    clock, mailbox = SimClock(), ThreadMailbox()
+    device = Refereed(HostDevice(model, table, config, HostDeviceConfig(threads=1, poison=True)), table)
+    entries = mix(model.config, 3, 6, longest=30, spread=2)
+    entries = [replace(e, request=replace(e.request, program=PROGRAMS[i % 3])) for i, e in enumerate(entries)]
+    try:
+        stage = Stage(Engine(device, table, config, TableMasks(), mailbox, clock), mailbox, clock)
+        heard = dict(stage.play(entries))
+        further = [turned(entry, heard[entry.request.id].tokens, rules.end) for entry in entries]
+        heard = stage.play(further)
+    finally:
+        device.close()
+    assert all(one.finish.error is None for one in heard.values())
+    return {number: one.tokens for number, one in heard.items()}, {
+        number: one.finish.metrics.cached_tokens for number, one in heard.items()
+    }
+
+
+def turned(entry, said, end):
+    """A further turn behind an answer."""
+    prompt, said = entry.request.prompt, [token for token in said if token.id != end]
+    ids = (*prompt.ids, *(token.id for token in said), 30)
+    values = (*prompt.values, *(token.values for token in said), ())
+    longer = replace(prompt, ids=ids, values=values)
+    return Entry(replace(entry.request, id=entry.request.id + 100, prompt=longer, program="text"))
+
+
+def test_real_arithmetic_is_the_same_to_the_last_bit_with_the_cache_and_without():
+    """What a decode step wrote is what a prefill would have: tokens, values and logprobs are equal."""
+    right, nothing = conversations_of_micro(1, False, 200)
+    assert max(nothing[number] for number in nothing if number > 100) <= 17, "live requests share blocks alone"
+    for depth, pages in ((1, 200), (3, 24)):
+        again, cached = conversations_of_micro(depth, True, pages)
+        assert again == right
+        assert max(cached.values()) > 32
 
 
 def without_adapter(prompt, adapter):

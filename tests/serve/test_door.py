@@ -181,7 +181,7 @@ def test_s_con_03_a_client_that_leaves_frees_row_pages_and_place(endless, stream
         asking = [asyncio.create_task(called(site, body, event)) for event in leave]
         while len(engine.rows.held()) < 4:
             await asyncio.sleep(0.005)
-        assert site.gate.held == 6 and engine.pages.held()
+        assert site.gate.held == 6 and engine.standing().pages_used
         for event in leave:
             event.set()
         return await asyncio.gather(*asking)

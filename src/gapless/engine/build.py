@@ -85,7 +85,7 @@ class Engine:
         """What is held now. For any thread: counts alone are read, each as it is at its moment."""
         running = sum(not seq.finalized for seq in self.roster.by_age())
         cached = self.prefixes.cached
-        used = self.pages.total - self.pages.free - cached
+        used = max(0, self.pages.total - self.pages.free - cached)  # pages may change hands in between
         return Standing(running, self.pages.total, used, self.pipeline.slots_held, self.adapters.resident, cached)
 
     def audit(self) -> None:
