@@ -9,7 +9,7 @@ from tests.fakes.sim_device import Fault, Timing
 from tests.fakes.verdict import judge, judge_all
 
 from gapless.config import EngineConfig
-from gapless.errors import InvariantBroken, NonFiniteLogits, RequestFailed, StepFailed
+from gapless.errors import InvalidRequest, InvariantBroken, NonFiniteLogits, RequestFailed, StepFailed
 from gapless.records import Adapter, Inset, Prompt
 
 SPEC = HashSpec(end_permille=0, answer_permille=0)
@@ -215,6 +215,14 @@ def test_without_the_cache_live_requests_share_their_pictures_block_and_nothing_
     entries = [Entry(shown(1)), Entry(shown(2)), Entry(shown(3), arrives=60), Entry(ask(4, ids=IDS), arrives=60)]
     assert play(stage, device, *entries, Entry(ask(5, ids=IDS), arrives=61)) == [0, PREFIX, 0, 0, 0]
     assert stage.engine.pages.held() == [] and stage.engine.standing().pages_cached == 0
+
+
+def test_a_prompt_without_ids_is_refused_alone():
+    stage, device = stage_of()
+    play(stage, device, later(0))
+    stage.play([Entry(shown(1, ids=()))])
+    assert isinstance(stage.heard[1].finish.error, InvalidRequest)
+    assert play(stage, device, later(2)) == [32]
 
 
 def test_kept_pages_are_counted_apart_and_are_no_leak():

@@ -13,7 +13,7 @@ from gapless.engine.prefix import PrefixCache
 from gapless.engine.rows import RowPool
 from gapless.errors import InvariantBroken
 from gapless.observe.counters import Counters
-from gapless.records import Adapter, RowRef, Step, StepKind
+from gapless.records import RowRef, Step, StepKind
 
 SIZE, BLOCK = 2, 5
 """Positions of a page, and of a picture's block."""
@@ -162,17 +162,6 @@ class PrefixMachine(RuleBasedStateMachine):
             self.cache.withdraw(made)
         found = set(self.cache.entries())
         assert not found & {e for entry in made for e in entry.subtree()}
-
-    @rule(version=st.sampled_from(["a@1", "a@2"]))
-    def withdraw_an_adapter(self, version):
-        before = {e for e in self.cache.entries() if self._space(e)[0] != version}
-        self.cache.withdraw_adapter(Adapter("a", int(version[-1]), None))
-        assert set(self.cache.entries()) == before
-
-    def _space(self, entry):
-        while entry.parent is not None:
-            entry = entry.parent
-        return entry.key
 
     @rule(count=st.integers(1, 8))
     def somebody_else_takes_pages(self, count):

@@ -20,7 +20,8 @@ from tests.fakes.oracle import answer
 from tests.fakes.refereed import Refereed
 from tests.fakes.scene import Entry, Stage, ask, expected, limits_of, picture, sim_stage, table_of, with_insets
 from tests.fakes.sim_clock import SimClock
-from tests.fakes.verdict import judge_all
+from tests.fakes.sim_device import Fault
+from tests.fakes.verdict import judge, judge_all
 from tests.gpu.mixes import mix
 
 from gapless.config import EngineConfig, HostDeviceConfig
@@ -29,7 +30,8 @@ from gapless.constrain.table import PROGRAMS, build_table
 from gapless.device.host import HostDevice
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
-from gapless.errors import InvariantBroken
+from gapless.engine.prefix import PrefixCache
+from gapless.errors import InvariantBroken, RequestCancelled, RequestFailed
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.templates import Templates
@@ -94,12 +96,12 @@ def scene(seed, talks=14, pages=TINY, insets=False):
 
 
 @contextmanager
-def stage_on(device, depth, pages=TINY, seed=0, **settings):
+def stage_on(device, depth, pages=TINY, seed=0, faults=(), **settings):
     with ExitStack() as stack:
         if device == "sim":
             limits = limits_of(SPEC, depth, pages=pages, page_size=SIZE, adapters=2)
             config = EngineConfig(lookahead=8, **settings)
-            yield sim_stage(SPEC, limits, delays=(0.0, 3.0), config=config)
+            yield sim_stage(SPEC, limits, delays=(0.0, 3.0), config=config, faults=faults)
         else:
             make = host_stage if device == "host" else inline_stage
             made = make(HashModel(SPEC), depth, pages=pages, page_size=SIZE, seed=seed, delays=(0.0, 0.001), adapters=2)
@@ -170,9 +172,48 @@ def test_pictures_further_on_are_shared_as_parts_of_what_came_before(depth):
 def test_many_scenes(device, depth, insets):
     total = Counter()
     for seed in range(100, 120 if device == "sim" else 105):
-        total += play(device, depth, seed, pages=60 if insets else TINY, insets=insets)
+        total += play(device, depth, seed, pages=46 if insets else TINY, insets=insets)
     for what in ("hits", "misses", "evictions", "copies", "preemptions", "resumed", "beyond_blocks", "of_answers"):
         assert total[what] > 0, f"no {what} in {total}"
+
+
+def play_with_faults(depth, seed):
+    """A scene with failures all over it: whoever is not told of one has the cold answer, and whoever is, a beginning of
+    it. What a failed step was to compute reads as NaN, so nobody may have begun with it. Returns what was counted."""
+    rng = random.Random(seed)
+    calls = ("launch", "device", "wait")
+    faults = tuple(Fault(rng.choice(calls), rng.randrange(1, 120)) for _ in range(6))
+    entries = scene(seed)
+    with stage_on("sim", depth, faults=faults) as (stage, refereed):
+        stage.play(entries)
+        right = expected(SPEC, entries)
+        for entry in entries:
+            judge(stage.heard[entry.request.id], right[entry.request.id], (RequestFailed, RequestCancelled))
+        refereed.audit()
+        failed = sum(isinstance(heard.finish.error, RequestFailed) for heard in stage.heard.values())
+        counters = stage.engine.counters
+        return Counter(failed=failed, hits=counters.prefix_hits, retried=counters.retried)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_nothing_that_a_failed_step_was_to_compute_is_ever_used(depth):
+    total = sum((play_with_faults(depth, seed) for seed in range(6)), Counter())
+    assert total["failed"] > 4 and total["hits"] > 20 and total["retried"] > 0
+
+
+def test_a_cache_that_keeps_what_failed_is_found_out(monkeypatch):
+    """Sabotage: the scenes above do meet what a failed step left behind."""
+    monkeypatch.setattr(PrefixCache, "withdraw", lambda self, what: None)
+    with pytest.raises((AssertionError, InvariantBroken)):
+        for seed in range(20):
+            play_with_faults(2, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_nothing_of_failed_steps_is_used_in_many_scenes(depth):
+    total = sum((play_with_faults(depth, seed) for seed in range(100, 130)), Counter())
+    assert total["failed"] > 50 and total["hits"] > 200
 
 
 @pytest.mark.parametrize("size", [1, 3, 13, 16])

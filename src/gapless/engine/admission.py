@@ -52,12 +52,14 @@ class Admission:
         return list(self._queue)
 
     def check(self, history: History) -> None:
-        """Raise if the request could not run even alone, or its insets do not lie in its prompt; nothing is taken."""
+        """Raise if the request could not run even alone, or its prompt is none; nothing is taken."""
         if history.request.adapter is not None and not self._adapters.slots:
             raise InvalidRequest(
                 f"the adapter {history.request.adapter.name} has no slot to go to; load the model with max_adapters",
                 param="adapter",
             )
+        if not history.request.prompt.ids:
+            raise InvalidRequest("the prompt has no ids, so nothing follows from it; give at least one", param="prompt")
         _check_insets(history.request.prompt, self._limits.prefix - 1)
         first, most = history.fed(self._limits.prefix), history.walker.remaining()
         if first + most > self._limits.max_context:
@@ -183,9 +185,8 @@ class Admission:
         self._prefixes.withdraw(seq.made())
 
     def withdraw_adapter(self, resident: Resident) -> None:
-        """Let no later request have this adapter as it is, nor what was computed with it; bringing it failed."""
+        """Let no later request have this adapter as it is; bringing it failed."""
         self._adapters.withdraw(resident)
-        self._prefixes.withdraw_adapter(resident.adapter)
 
     def _pages_for(self, positions: int) -> int:
         return -(-positions // self._limits.page_size)

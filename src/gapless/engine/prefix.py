@@ -198,10 +198,6 @@ class PrefixCache:
                     self._rest_no_more(entry)
                     self._pages.give_back(entry.pages)
 
-    def withdraw_adapter(self, adapter: Adapter) -> None:
-        """Let nobody find what was computed with an adapter."""
-        self.withdraw([root for space, root in self._roots.items() if space[0] == adapter.key])
-
     # -- audit ------------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[PrefixEntry]:
