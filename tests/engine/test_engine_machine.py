@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.fakes.adapters import HASHED
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.masks import SimMasks
 from tests.fakes.oracle import answer
@@ -23,7 +24,7 @@ from gapless.config import EngineConfig
 from gapless.constrain.table import PROGRAMS, Walker
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import Mail
-from gapless.errors import RequestCancelled, RequestTimeout, RequestTooLarge
+from gapless.errors import PromptTooLong, RequestCancelled, RequestTimeout, RequestTooLarge
 from gapless.records import Arrival, DeviceLimits, Flags, RowRecord, Token
 
 SPEC = HashSpec(prefix=5, max_context=64)
@@ -37,16 +38,17 @@ requests = st.tuples(
     st.integers(1, 12),
     st.integers(1, 4),
     st.booleans(),
+    st.sampled_from([None, None, *HASHED[:2]]),
 )
-"""Program, prompt length, picture, max_tokens, max_objects, host-masked."""
+"""Program, prompt length, picture, max_tokens, max_objects, host-masked, adapter."""
 
 
 def request_of(number, drawn):
-    program, length, shown, most, objects, host = drawn
+    program, length, shown, most, objects, host, adapter = drawn
     ids = range(10 + number % 3, 10 + number % 3 + length)  # many begin alike
     shown = picture(shown) if shown is not None else None
     made = ask(number, program, ids=tuple(ids), shown=shown, max_tokens=most, max_objects=objects, seed=number)
-    return replace(made, host_masked=host)
+    return replace(made, host_masked=host, adapter=adapter)
 
 
 @dataclass
@@ -59,7 +61,7 @@ class NoDevice:
 class PlannerMachine(RuleBasedStateMachine):
     @initialize(depth=st.integers(1, 4), pages=st.integers(9, 26), rows=st.integers(3, 6), prefills=st.integers(1, 3))
     def start(self, depth, pages, rows, prefills):
-        limits = limits_of(SPEC, depth, rows=rows, pages=pages, page_size=4)
+        limits = limits_of(SPEC, depth, rows=rows, pages=pages, page_size=4, adapters=1)
         config = EngineConfig(lookahead=6, prefills_per_step=prefills)
         clock = SimClock()
         masks = SimMasks(clock, (0.0, 0.0))
@@ -168,7 +170,7 @@ class EngineMachine(RuleBasedStateMachine):
         slow=st.sampled_from([0.0, 3.0]),
     )
     def start(self, depth, pages, rows, size, slow):
-        limits = limits_of(SPEC, depth, rows=rows, pages=pages, page_size=size)
+        limits = limits_of(SPEC, depth, rows=rows, pages=pages, page_size=size, adapters=1)
         timing = Timing(forward=1.0, sampling=0.1, copy=0.2, bookkeeping=0.3)
         config = EngineConfig(lookahead=5, prefills_per_step=2)
         self.stage, self.device = sim_stage(SPEC, limits, timing=timing, delays=(0.0, slow), config=config)
@@ -182,6 +184,21 @@ class EngineMachine(RuleBasedStateMachine):
         request = replace(request_of(number, drawn), deadline=deadline)
         self.requests[number] = request
         self.stage.mailbox.submit(request)
+
+    @precondition(lambda self: any(heard.tokens for heard in self.stage.heard.values()))
+    @rule(data=st.data(), most=st.integers(1, 6))
+    def go_on(self, data, most):
+        """A further turn behind what one has said so far."""
+        said = {number: heard.tokens for number, heard in self.stage.heard.items() if heard.tokens}
+        before = data.draw(st.sampled_from(sorted(said)))
+        prompt = self.requests[before].prompt
+        ids = (*prompt.ids, *(token.id for token in said[before]), 9)
+        values = (*prompt.values, *(token.values for token in said[before]), ())
+        number = len(self.requests) + 1
+        sampling = replace(self.requests[before].sampling, max_tokens=most)
+        asked = replace(self.requests[before], id=number, program="text", sampling=sampling, deadline=None)
+        self.requests[number] = replace(asked, prompt=replace(prompt, ids=ids, values=values))
+        self.stage.mailbox.submit(self.requests[number])
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -208,7 +225,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.device.audit()
         assert set(self.stage.heard) == set(self.requests)
         for number, request in self.requests.items():
-            allowed = (RequestTooLarge,)
+            allowed = (RequestTooLarge, PromptTooLong)
             allowed += (RequestCancelled,) if number in self.cancelled else ()
             allowed += (RequestTimeout,) if request.deadline is not None else ()
             judge(self.stage.heard[number], answer(SPEC, TABLE, request), allowed)
