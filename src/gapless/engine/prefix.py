@@ -31,10 +31,10 @@ Space = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class PrefixEntry:
-    """Positions up to `end`, of which those behind `parent` are here, in `pages`. `maker`: the life of a row whose
-    steps compute them; `leases`: how many sequences hold it."""
+    """Positions up to `end`, of which those behind `parent` are here, in `pages`. `key`: what stands there, the space
+    for a root; `maker`: the life of a row whose steps compute them; `leases`: how many sequences hold it."""
 
-    key: Space | tuple[Item, ...]
+    key: tuple[Item, ...]
     parent: PrefixEntry | None
     end: int
     pages: tuple[int, ...]
@@ -62,7 +62,7 @@ class PrefixCache:
         self._pages = pages
         self._counters = counters
         self._keep = keep
-        self._roots: dict[Space, PrefixEntry] = {}
+        self._roots: dict[tuple[Item, ...], PrefixEntry] = {}  # by space
         self._idle: dict[PrefixEntry, None] = {}  # left the longest ago first, and so what follows before what it is on
         self._leaving: set[PrefixEntry] = set()
         self.cached = 0
@@ -177,10 +177,8 @@ class PrefixCache:
         self.cached -= len(entry.pages)
 
     def _hide(self, entry: PrefixEntry) -> None:
-        if entry.parent is not None:
-            del entry.parent.children[entry.key]
-        else:
-            del self._roots[entry.key]  # type: ignore[arg-type]
+        siblings = self._roots if entry.parent is None else entry.parent.children
+        del siblings[entry.key]
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
