@@ -311,8 +311,7 @@ class Metrics:
     """Counts and times of one request; times in milliseconds.
 
     `queue_ms` waiting for a row, `prefill_ms` from admission to the first token, `ttft_ms` from submission to it,
-    `decode_ms` from it to the end; `cached_tokens` of the picture and prompt were there already, from
-    other requests.
+    `decode_ms` from it to the end; `cached_tokens` of the picture and prompt were there already, from other requests.
     `idle_ms`: how long the device stood idle between the steps of its first token and its last (see `observe.bubble`).
     """
 

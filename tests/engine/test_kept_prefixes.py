@@ -20,9 +20,10 @@ IDS = tuple(range(10, 33))
 A = Adapter("a", 1, 0x51ED_2701_0000_0000)
 
 
-def stage_of(depth=2, *, pages=400, rows=9, faults=(), adapters=0, **settings):
+def stage_of(depth=2, *, pages=400, rows=9, faults=(), adapters=0, delays=(0.0, 0.0), **settings):
     limits = limits_of(SPEC, depth, pages=pages, rows=rows, page_size=SIZE, adapters=adapters)
-    return sim_stage(SPEC, limits, timing=TIMING, faults=faults, config=EngineConfig(lookahead=8, **settings))
+    config = EngineConfig(lookahead=8, **settings)
+    return sim_stage(SPEC, limits, timing=TIMING, faults=faults, delays=delays, config=config)
 
 
 def play(stage, device, *entries):
@@ -165,6 +166,17 @@ def test_what_led_to_numbers_that_are_not_finite_is_found_by_nobody():
     assert play(stage, device, Entry(shown(2))) == [0]
 
 
+def test_pages_behind_which_numbers_are_not_finite_are_trusted_no_more():
+    """They may be damaged: a later question about the picture computes them again, other pictures are kept."""
+    stage, device = stage_of()
+    assert play(stage, device, later(0), later(1, which=2)) == [0, 0]
+    entry = Entry(shown(2, ids=(*IDS[:12], 60)), arrives=stage.ticks)
+    device.cursed = {expected(SPEC, [entry])[2].hidden[2]}
+    stage.play([entry])
+    assert isinstance(stage.heard[2].finish.error, NonFiniteLogits) and cached(stage, 2) == 24
+    assert play(stage, device, later(3), later(4, which=2)) == [0, 32]
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_nothing_that_was_computed_behind_a_failed_adapter_is_kept(depth):
     """The step that brings it fails; prompts of later steps with it, with and without picture, begin again."""
@@ -192,6 +204,16 @@ def test_another_version_of_an_adapter_finds_nothing_of_the_one_before():
     again = Adapter("a", 2, A.weights)
     asked = [None, A, again, A, None, again]
     assert play(stage, device, *(later(n, adapter=adapter) for n, adapter in enumerate(asked))) == [0] * 3 + [32] * 3
+
+
+def test_spaces_in_which_nothing_is_kept_are_forgotten():
+    """Prompts of less than a page, each with a newer version of an adapter."""
+    stage, device = stage_of(adapters=2)
+    entries = [
+        Entry(replace(ask(n, ids=(9,), max_tokens=2), adapter=Adapter("a", n, n)), arrives=9 * n) for n in range(9)
+    ]
+    assert play(stage, device, *entries) == [0] * 9
+    assert stage.engine.prefixes.entries() == []
 
 
 def test_a_picture_further_on_is_found_whole_or_not_at_all():
@@ -247,3 +269,12 @@ def test_a_preempted_request_finds_what_it_had_computed_unless_others_took_it():
     counters = stage.engine.counters
     assert counters.preemptions > 0 and counters.recomputed_tokens > 0
     assert counters.cached_tokens == 0, "what a request finds of itself is no hit of its prompt"
+
+
+def test_what_a_request_finds_of_itself_is_no_hit_before_its_first_token_either():
+    """It waits for its first mask when it must make room."""
+    stage, device = stage_of(pages=1 + 22, rows=3, delays=(60.0, 60.0))
+    slow = replace(shown(2, ids=IDS[:8], which=2, max_tokens=3), host_masked=True)
+    entries = [Entry(shown(1, ids=IDS[:8], max_tokens=40)), Entry(slow, arrives=1)]
+    assert play(stage, device, *entries) == [0, 0]
+    assert stage.heard[2].finish.metrics.preemptions > 0 and stage.engine.counters.prefix_hits > 0

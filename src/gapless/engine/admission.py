@@ -112,12 +112,15 @@ class Admission:
     def _lease(self, waiting: Waiting) -> tuple[Running, Prefill] | None:
         history, limits = waiting.history, self._limits
         request, picture = history.request, history.request.prompt.picture
+        base = history.fed(limits.prefix)
+        last = base + history.walker.remaining() - 1  # the last token is never fed
+        whole = self._pages_for(min(base + self._lookahead, last))
+        if whole - (base - 1) // limits.page_size > self._prefixes.free:  # whatever is there: spares looking each tick
+            return None
         path = self._prefixes.find(space := space_of(request.prompt, request.adapter), waiting.items)
         block = self._block_pages(picture) if not path else 0
         behind = path[-1].end if path else self._first(picture)
-        base = history.fed(limits.prefix)
-        last = base + history.walker.remaining() - 1  # the last token is never fed
-        own = self._pages_for(min(base + self._lookahead, last)) - behind // limits.page_size
+        own = whole - behind // limits.page_size
         self._prefixes.hold(path)  # before anything is evicted
         taken = self._prefixes.take(block + own)
         if taken is None:
@@ -142,7 +145,7 @@ class Admission:
         self._counters.prefix_misses += found == 0
         self._counters.prefix_copies += behind % self._limits.page_size != 0
         self._counters.recomputed_tokens += min(said, base - found)
-        if not said:
+        if not history.preemptions:  # what it finds of itself is no hit of its prompt
             history.cached_tokens = found
 
     def _prefill(self, seq: Running, behind: int, computes: bool) -> Prefill:
@@ -181,8 +184,13 @@ class Admission:
         return seq.ref
 
     def withdraw(self, seq: Running) -> None:
-        """Let no later request share what a sequence computes; it failed, or cannot be trusted."""
+        """Let no later request share what a sequence computes; it failed."""
         self._prefixes.withdraw(seq.made())
+
+    def distrust(self, seq: Running) -> None:
+        """Let no later request share what a sequence computes or stands behind: one of these pages may be damaged, and
+        would be for everybody."""
+        self._prefixes.withdraw(entry for entry in seq.path if entry.pages)
 
     def withdraw_adapter(self, resident: Resident) -> None:
         """Let no later request have this adapter as it is; bringing it failed."""

@@ -114,7 +114,7 @@ class Book:
             raise InvariantBroken(f"I6: {record.ref} is done on the device but not on the host")
         if record.flags & Flags.NONFINITE:
             seq.void = True
-            self._admission.withdraw(seq)
+            self._admission.distrust(seq)
             self._finalize(seq, now, error=_non_finite(seq))
             return
         first = seq.history.times.first_token is None

@@ -128,7 +128,7 @@ class PrefixCache:
             entry.leases -= 1
             if entry.leases:
                 continue
-            if self._keep and not entry.withdrawn:
+            if self._keep and not entry.withdrawn and (entry.pages or entry.children):
                 self._idle[entry] = None
                 self.cached += len(entry.pages)
                 continue
