@@ -14,7 +14,7 @@ from tests.fakes.starmie import write_tokenizer
 from tests.gpu.checkpoint_asks import Heard, Question, misshapen, mixed, questions
 from tests.gpu.checkpoint_proof import Judge, Proof, _compare
 from tests.gpu.checkpoints import main
-from tests.gpu.hub_folders import KINDS, RAISED, write_adapters, write_checkpoint
+from tests.gpu.hub_folders import KINDS, RAISED, STRENGTH, write_adapters, write_checkpoint
 from tests.gpu.near_tie import Divergence
 from tests.weights.adapter_writers import finetune, named, original
 
@@ -79,7 +79,7 @@ def test_adapters_in_every_form_are_read_alike(name: str, tmp_path: Path) -> Non
     places = write_adapters(kind, config, tmp_path, "cpu")
     assert {file.name for path in places.values() for file in path.iterdir()} == {"adapter.safetensors", "final.pt"}
     for number, rank in ((1, kind.ranks[0]), (2, kind.ranks[1])):
-        pairs = random_pairs(config.text, rank, number, torch.device("cpu"), torch.bfloat16)
+        pairs = random_pairs(config.text, rank, number, torch.device("cpu"), torch.bfloat16, STRENGTH)
         found = read(places[f"tune{number}"], config)
         assert found.keys() == pairs.keys()
         assert all(torch.equal(x, y) for key in pairs for x, y in zip(found[key], pairs[key], strict=True))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from tests.fakes.micro import micro_config, micro_tensors
 from tests.gpu.mixes import mix
-from tests.gpu.near_tie import Divergence, divergence, first_difference, last_hidden
+from tests.gpu.near_tie import ERRORS, Divergence, Reader, divergence, first_difference, last_hidden
 
 from gapless.constrain.table import Walker, build_table
 from gapless.models.moondream.config import read_config
@@ -17,6 +17,7 @@ from gapless.records import Prompt, Request, Sampling, Token
 
 CONFIG = read_config(micro_config())
 MODEL = Moondream(CONFIG, micro_tensors(micro_config(), end_bias=-50.0))
+HALF = Moondream(CONFIG, {name: t.bfloat16() for name, t in micro_tensors(micro_config(), end_bias=-50.0).items()})
 TABLE = build_table(Templates.of(CONFIG).rules())
 SHOWN = next(e.request.prompt.picture for e in mix(CONFIG, 1, 20) if e.request.prompt.picture is not None)
 REQUEST = Request(1, Prompt((11, 12, 13), ((),) * 3, SHOWN), "detect", Sampling(max_tokens=6, max_objects=2))
@@ -39,13 +40,13 @@ def answer(request: Request, count: int) -> list[Token]:
 def test_equal_answers_do_not_differ() -> None:
     said = answer(REQUEST, 3)
     assert first_difference(said, list(said)) is None
-    assert divergence(MODEL, TABLE, REQUEST, said, list(said)) is None
+    assert divergence(Reader(MODEL), TABLE, REQUEST, said, list(said)) is None
 
 
 def test_a_wrong_id_is_found_with_its_gap() -> None:
     said = answer(replace(REQUEST, program="text"), 4)
     other = [*said[:2], Token(said[2].id + 1), *said[3:]]
-    found = divergence(MODEL, TABLE, replace(REQUEST, program="text"), said, other)
+    found = divergence(Reader(MODEL), TABLE, replace(REQUEST, program="text"), said, other)
     assert found is not None and (found.place, found.what) == (2, "id")
     scores = MODEL.logits(last_hidden(MODEL, REQUEST, said[:2]))[0]
     best, second = scores.topk(2).values.tolist()
@@ -56,17 +57,37 @@ def test_wrong_values_are_judged_by_their_own_head() -> None:
     said = answer(REQUEST, 3)
     assert [len(token.values) for token in said] == [1, 1, 2]
     moved = [said[0], Token(said[1].id, (said[1].values[0] + 0.25,)), said[2]]
-    found = divergence(MODEL, TABLE, REQUEST, said, moved)
+    found = divergence(Reader(MODEL), TABLE, REQUEST, said, moved)
     assert found is not None and (found.place, found.what) == (1, "coord") and found.gap >= 0
     higher = [*said[:2], Token(said[2].id, (said[2].values[0], 0.5))]
-    found = divergence(MODEL, TABLE, REQUEST, said, higher)
+    found = divergence(Reader(MODEL), TABLE, REQUEST, said, higher)
     assert found is not None and (found.place, found.what) == (2, "size")
 
 
 def test_an_answer_that_is_a_beginning_of_the_other_is_no_near_tie() -> None:
     said = answer(REQUEST, 3)
-    found = divergence(MODEL, TABLE, REQUEST, said, said[:2])
+    found = divergence(Reader(MODEL), TABLE, REQUEST, said, said[:2])
     assert found is not None and found.what == "length" and not found.near
+
+
+def test_how_wrong_scores_are_is_measured_where_answers_differ() -> None:
+    said = answer(REQUEST, 3)
+    moved = [said[0], Token(said[1].id, (said[1].values[0] + 0.25,)), said[2]]
+    found = divergence(Reader(HALF), TABLE, REQUEST, said, moved, Reader(MODEL))
+    assert found is not None and 0 < found.error < found.size / 64
+    with torch.inference_mode():
+        exact, rough = (m.region.coord_scores(last_hidden(m, REQUEST, said[:1]))[0].float() for m in (MODEL, HALF))
+    assert found.error >= (rough - exact)[rough.argmax()].abs()
+    itself = divergence(Reader(MODEL), TABLE, REQUEST, said, moved, Reader(MODEL))
+    assert itself is not None and itself.error < 1e-5
+
+
+def test_a_gap_of_a_few_errors_is_near_with_experts_only() -> None:
+    raw = micro_config(third=True)
+    third = Moondream(read_config(raw), micro_tensors(raw))
+    for gap, near in ((ERRORS * 0.5, True), (ERRORS * 0.6, False)):
+        found = Divergence(1, 0, "id", gap, 4.0, error=0.5)
+        assert found.near_for(third) is near and not found.near_for(MODEL)
 
 
 def test_near_is_under_a_64th_of_the_size() -> None:

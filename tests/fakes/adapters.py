@@ -37,13 +37,15 @@ def plain_of(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.request.adapter is None]
 
 
-def random_pairs(config: TextConfig, rank: int, seed: int, device: torch.device, dtype: torch.dtype) -> dict[str, Pair]:
+def random_pairs(
+    config: TextConfig, rank: int, seed: int, device: torch.device, dtype: torch.dtype, strength: float = STRENGTH
+) -> dict[str, Pair]:
     """A and B of every branch, drawn on `device`; activations keep their size. `rank`: of all experts of a token."""
     generator = torch.Generator(device).manual_seed(seed)
     pairs: dict[str, Pair] = {}
     for name, branch in branches(config).items():
         own, outer = rank // branch.share, (branch.experts,) if branch.experts else ()
-        scale = STRENGTH / own**0.5 / ((2 * config.n_layers) ** 0.5 if name.endswith(ADDS) else 1.0)
+        scale = strength / own**0.5 / ((2 * config.n_layers) ** 0.5 if name.endswith(ADDS) else 1.0)
         a = torch.empty((*outer, own, branch.into), dtype=dtype, device=device)
         b = torch.empty((*outer, branch.out, own), dtype=dtype, device=device)
         a.normal_(0.0, branch.into**-0.5, generator=generator)

@@ -19,12 +19,13 @@ from typing import Any, Self
 import torch
 from tests.gpu.checkpoint_asks import Heard, Question, ask_alone, ask_at_once, misshapen, mixed, questions
 from tests.gpu.hub_folders import Kind
-from tests.gpu.near_tie import Divergence, divergence
+from tests.gpu.near_tie import Divergence, Reader, divergence
 
 import gapless
 from gapless.api.vlm import VLM
 from gapless.bench.pictures import jpegs
-from gapless.constrain.table import build_table
+from gapless.config import DType
+from gapless.constrain.table import Table, build_table
 from gapless.models.base import RowAdapters
 from gapless.models.moondream.adapters import pack, read
 from gapless.models.moondream.inspecting import Inspected, inspect
@@ -36,7 +37,7 @@ from gapless.weights.hub import have
 LIMITS = {"max_tokens": 24, "max_objects": 4}
 PICTURES = 8
 HOST_OVER = 2e9
-"""Bytes that the host may hold beside the map while it loads."""
+"""Bytes that the host may hold beside the map while weights are loaded."""
 NEAR, SPARE = 0.03, 256e6
 """The weights may take this part and these bytes more than predicted: the allocator hands memory out in pieces."""
 PUBLISHED = 0.001
@@ -59,7 +60,7 @@ class Task:
     count: int
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """What is computed in."""
         return "bfloat16" if self.device != "cpu" else "float32"
 
@@ -81,6 +82,7 @@ def prove(task: Task) -> dict[str, Any]:
     """See the module."""
     proof = Proof()
     found = _look(task, proof)
+    proof.facts["weights"] = _weights(task, proof)
     pictures = jpegs(0, PICTURES, found.config.vision.crop_size if found.config else 1)
     asked, mix, heard = _ask_all(task, 2, found, pictures, proof)
     heard |= _ask_all(task, 1, found, pictures, proof)[2]
@@ -137,6 +139,18 @@ def _look(task: Task, proof: Proof) -> Inspected:
     return found
 
 
+def _weights(task: Task, proof: Proof) -> dict[str, Any]:
+    """Load the weights and nothing else, with what a process needs to use the device at all."""
+    began = time.perf_counter()
+    with HostMemory() as host:
+        load_model(task.folder, task.device, task.dtype)
+    seconds = round(time.perf_counter() - began, 2)
+    if host.over is not None and not task.micro:
+        said = f"the host held {host.over / 1e9:.2f} GB beside the map while weights were loaded"
+        proof.expect(host.over <= HOST_OVER, said)
+    return {"weights_s": seconds, "host_peak_over": host.over}
+
+
 def _load(task: Task, depth: int, found: Inspected, proof: Proof) -> VLM:
     """Load through the library; how long it took and what it holds."""
     gpu = task.device != "cpu"
@@ -147,13 +161,9 @@ def _load(task: Task, depth: int, found: Inspected, proof: Proof) -> VLM:
     facts: dict[str, Any] = {
         "load_s": round(time.perf_counter() - began, 2),
         "host_before": host.before,
-        "host_peak_over": host.over,
+        "host_over": host.over,
         "host_adapters": _pinned(task, vlm),
     }
-    if host.over is not None and not task.micro:
-        over = host.over - _pinned(task, vlm)
-        said = f"depth {depth}: the host held {over / 1e9:.2f} GB beside the map and the adapters"
-        proof.expect(over <= HOST_OVER, said)
     if vlm.plan is not None:
         facts |= _memory(task, vlm, found, held, proof)
     proof.facts[f"load, depth {depth}"] = facts
@@ -258,9 +268,10 @@ def _ask_mix(
 
 
 def _tell_apart(vlm: VLM, one: Question, adapters: Sequence[str], pictures: Sequence[Any], proof: Proof) -> None:
-    """No two adapters, nor one and none, find a caption's words equally likely."""
+    """No two adapters, nor one and none, find a caption's tokens equally likely."""
     asked = [replace(one, adapter=name) for name in (None, *adapters)]
-    said = {str(_said(heard)) for heard in ask_alone(vlm, asked, pictures, LIMITS | {"logprobs": 0})}
+    heard = ask_alone(vlm, asked, pictures, LIMITS | {"logprobs": 0})
+    said = {tuple((token.id, token.logprob) for token in tokens) for one in heard for tokens in one.tokens}
     proof.expect(len(said) == len(asked), f"{len(asked)} adapters, none among them, say {len(said)} things")
 
 
@@ -277,38 +288,56 @@ def _leave(vlm: VLM, proof: Proof, depth: int) -> None:
 
 
 class Judge:
-    """Says how close the choice was where two answers differ; loads the model again when it is first asked."""
+    """Says how close the choice was where two answers differ; reads the model again when first asked. With experts
+    in float32 too, to measure what bf16 does to scores."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._model: Moondream | None = None
-        self._slots: dict[str, RowAdapters] = {}
+        self._read: dict[DType, Read] = {}
 
+    def judge(self, one: Question, right: Heard, other: Heard) -> list[tuple[Divergence, bool]]:
+        """Each divergence of a question's requests, and whether it is a near-tie for this model."""
+        own = self._open(self._task.dtype)
+        exact = None if own.model.config.text.moe is None else self._open("float32").reader(one.adapter)
+        reader, found = own.reader(one.adapter), []
+        for request, a, b in zip(right.requests, right.tokens, other.tokens, strict=True):
+            differs = divergence(reader, own.table, request, a, b, exact)
+            found += [] if differs is None else [(differs, differs.near_for(own.model))]
+        return found
+
+    def _open(self, dtype: DType) -> Read:
+        if dtype not in self._read:
+            _give_back(self._task.device)
+            self._read[dtype] = Read.of(self._task, dtype)
+        return self._read[dtype]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A model as it was loaded again, with its adapters in slots."""
+
+    model: Moondream
+    table: Table
+    slots: Mapping[str, RowAdapters]
+
+    @classmethod
     @torch.inference_mode()
-    def _open(self) -> Moondream:
-        task = self._task
-        _give_back(task.device)
-        loaded = load_model(task.folder, task.device, task.dtype)
-        model = loaded.model
+    def of(cls, task: Task, dtype: DType) -> Read:
+        """Read the folder and the adapters."""
+        loaded = load_model(task.folder, task.device, dtype)
+        model, slots = loaded.model, {}
         assert isinstance(model, Moondream)
         if task.adapters:
             text, rank = loaded.config.text, max(task.kind.ranks)
             bank = model.new_adapters(1 + len(task.adapters), rank)
             for slot, (name, path) in enumerate(task.adapters.items(), start=1):
                 bank.load(slot, pack(read(path, loaded.config), text, rank, model.dtype))
-                self._slots[name] = RowAdapters(bank, torch.tensor([slot], device=model.device))
-        self._table = build_table(Templates.of(loaded.config).rules())
-        return model
+                slots[name] = RowAdapters(bank, torch.tensor([slot], device=model.device))
+        return cls(model, build_table(Templates.of(loaded.config).rules()), slots)
 
-    def judge(self, one: Question, right: Heard, other: Heard) -> list[tuple[Divergence, bool]]:
-        """Each divergence of a question's requests, and whether it is a near-tie for this model."""
-        self._model = self._model or self._open()
-        found = []
-        for request, a, b in zip(right.requests, right.tokens, other.tokens, strict=True):
-            own = None if one.adapter is None else self._slots[one.adapter]
-            differs = divergence(self._model, self._table, request, a, b, own)
-            found += [] if differs is None else [(differs, differs.near_for(self._model))]
-        return found
+    def reader(self, adapter: str | None) -> Reader:
+        """The model with one of the adapters."""
+        return Reader(self.model, None if adapter is None else self.slots[adapter])
 
 
 def _compare(
@@ -326,6 +355,7 @@ def _compare(
             beyond += not near
             gap = divergent.gap if math.isfinite(divergent.gap) else None
             place = {"what": divergent.what, "place": divergent.place, "gap": gap, "size": divergent.size}
+            place["error"] = divergent.error
             told.append({"question": one.name, "adapter": one.adapter, "near": divergent.near, **place})
             proof.expect(near, f"{what}: {one.name} with {one.adapter}: {divergent} is no near-tie")
     proof.expect(same >= len(asked) * EQUAL, f"{what}: only {same} of {len(asked)} answers are equal")

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from tests.gpu.checkpoint_proof import LIMITS, Task, prove
 from tests.gpu.hub_folders import KINDS, Kind, write_adapters, write_checkpoint
-from tests.gpu.near_tie import EXPERTS_SHARE, SHARE
+from tests.gpu.near_tie import ERRORS, EXPERTS_SHARE, SHARE
 
 from gapless.bench.gpu import clocks
 from gapless.bench.report_file import save_to
@@ -91,6 +91,7 @@ def prove_one(kind: Kind, below: Path | None, options: argparse.Namespace) -> di
 def row_of(found: dict[str, Any]) -> dict[str, Any]:
     """A model's line of the table; depth 2 is what is loaded for."""
     load, skills, mix = (found.get(name, {}) for name in ("load, depth 2", "skills", "mix"))
+    load = load | found.get("weights", {})
     row: dict[str, Any] = {"model": found["model"], "problems": len(found["problems"]), "load_s": load.get("load_s")}
     if "written" in found:
         row |= {"files_gb": found["written"]["bytes"] / 1e9, "write_s": found["written"]["seconds"]}
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "command": command,
         "device": options.device,
         "settings": {"temperature": 0, **LIMITS},
-        "rules": {"near": SHARE, "wider, with experts": EXPERTS_SHARE},
+        "rules": {"near": SHARE, "wider, with experts": EXPERTS_SHARE, "or errors": ERRORS},
         "models": [],
     }
     if options.device != "cpu":

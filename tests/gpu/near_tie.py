@@ -6,7 +6,8 @@ place whose two best scores are closer than 2^-6 of the score's size, or where t
 about the best: the logits for an id, the bins of the coordinate or size head for a value.
 
 With experts a rounding may swap the last expert that a token takes, which moves scores further than roundings do. Full
-size models of random weights are therefore judged by a wider rule too (2^-4), and those beyond the narrow one counted.
+size models of random weights are therefore judged by a wider rule too, and those beyond the narrow one counted: 2^-4 of
+the size, or, where the same model in float32 is at hand, what bf16 is seen to do to the best scores at this very place.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ from gapless.records import Request, Token
 
 SHARE = 2.0**-6
 EXPERTS_SHARE = 2.0**-4
+ERRORS = 4.0
+"""Two scores are both wrong, in both runs: how many errors a gap may be."""
 PAGE = 16
 
 
 @dataclass(frozen=True)
 class Divergence:
     """Two answers of request `id` differ first at token `place`, in an id or a value (`what`), where the two best
-    scores are `gap` apart and the larger of them is `size` in magnitude."""
+    scores are `gap` apart and the larger of them is `size` in magnitude. `error`: how wrong the best are there, if
+    measured."""
 
     id: int
     place: int
     what: str
     gap: float
     size: float
+    error: float = 0.0
 
     @property
     def near(self) -> bool:
@@ -45,7 +50,9 @@ class Divergence:
 
     def near_for(self, model: Moondream) -> bool:
         """The same, by the wider rule for a model with experts."""
-        return self.gap <= (SHARE if model.config.text.moe is None else EXPERTS_SHARE) * self.size
+        if model.config.text.moe is None:
+            return self.near
+        return self.gap <= max(EXPERTS_SHARE * self.size, ERRORS * self.error)
 
 
 def first_difference(a: Sequence[Token], b: Sequence[Token]) -> int | None:
@@ -56,32 +63,50 @@ def first_difference(a: Sequence[Token], b: Sequence[Token]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
+@dataclass(frozen=True)
+class Reader:
+    """A model, and where an answer's adapter lies in its slots: [1]."""
+
+    model: Moondream
+    adapters: RowAdapters | None = None
+
+
 @torch.inference_mode()
 def divergence(
-    model: Moondream,
-    table: Table,
-    request: Request,
-    a: Sequence[Token],
-    b: Sequence[Token],
-    adapters: RowAdapters | None = None,
+    reader: Reader, table: Table, request: Request, a: Sequence[Token], b: Sequence[Token], exact: Reader | None = None
 ) -> Divergence | None:
-    """How close the choice was where two greedy answers first differ; None if they are the same. `adapters`: the slot
-    [1] that holds the request's adapter."""
+    """How close the choice was where two greedy answers first differ; None if they are the same. `exact`: the model in
+    float32, to measure by how much the scores are wrong."""
     place = first_difference(a, b)
     if place is None:
         return None
     if place >= min(len(a), len(b)):  # equal so far, yet only one goes on: no rounding explains that
         return Divergence(request.id, place, "length", float("inf"), 0.0)
-    states = [last_hidden(model, request, a[:place], adapters, single) for single in (False, True)]
-    if a[place].id != b[place].id:
-        scores = [_allowed(model, table, request, a[:place], hidden) for hidden in states]
-        return Divergence(request.id, place, "id", *_closest(scores))
-    if len(a[place].values) == 1:
-        scores = [model.region.coord_decoder(hidden)[0] for hidden in states]
-        return Divergence(request.id, place, "coord", *_closest(scores))
-    which = 0 if a[place].values[0] != b[place].values[0] else 1
-    scores = [model.region.size_decoder(hidden).view(2, -1)[which] for hidden in states]
-    return Divergence(request.id, place, "size", *_closest(scores))
+    what = "id" if a[place].id != b[place].id else "coord" if len(a[place].values) == 1 else "size"
+    which = int(what == "size" and a[place].values[0] == b[place].values[0])
+    ways = [_scores(reader, table, request, a[:place], what, which, single) for single in (False, True)]
+    error = 0.0
+    if exact is not None:
+        error = _error(ways, _scores(exact, table, request, a[:place], what, which, False))
+    return Divergence(request.id, place, what, *_closest(ways), error)
+
+
+def _scores(
+    reader: Reader, table: Table, request: Request, said: Sequence[Token], what: str, which: int, single: bool
+) -> Tensor:
+    """What the next id or value is chosen from: float32 [n]. `which` of a size's two."""
+    model, hidden = reader.model, last_hidden(reader.model, request, said, reader.adapters, single)
+    if what == "id":
+        return _allowed(model, table, request, said, hidden).float()
+    if what == "coord":
+        return model.region.coord_scores(hidden)[0].float()
+    return model.region.size_scores(hidden)[0, which].float()
+
+
+def _error(ways: Sequence[Tensor], exact: Tensor) -> float:
+    """The most by which the two best scores of any way are wrong."""
+    best = torch.cat([way.topk(min(2, len(way))).indices for way in (*ways, exact)])
+    return max(float((way - exact)[best].abs().max()) for way in ways)
 
 
 def last_hidden(
@@ -134,7 +159,7 @@ def _closest(ways: Sequence[Tensor]) -> tuple[float, float]:
     magnitude of the larger."""
     if ways[0].numel() < 2:
         return float("inf"), 0.0
-    tops = [scores.float().topk(2) for scores in ways]
+    tops = [scores.topk(2) for scores in ways]
     best = [top.indices[0].item() for top in tops]
     gaps = [float(top.values[0] - top.values[1]) for top in tops]
     size = max(float(top.values.abs().max()) for top in tops)

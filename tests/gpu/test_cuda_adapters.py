@@ -20,7 +20,7 @@ from tests.fakes.hash_model import HashModel
 from tests.fakes.scene import expected, mix_of_requests, table_of
 from tests.fakes.verdict import judge_all
 from tests.gpu.mixes import mix
-from tests.gpu.near_tie import divergence
+from tests.gpu.near_tie import Reader, divergence
 from tests.gpu.stage import Played, answers, cuda_stage, prove
 from tests.gpu.test_cuda_moondream2 import (
     DEPTH,
@@ -181,7 +181,8 @@ def test_rows_without_adapter_say_what_an_engine_without_slots_says(ample, model
         answers(right)
     table = build_table(Templates.of(model.config).rules())
     judged = [
-        divergence(model, table, e.request, right[e.request.id].tokens, heard[e.request.id].tokens) for e in plain
+        divergence(Reader(model), table, e.request, right[e.request.id].tokens, heard[e.request.id].tokens)
+        for e in plain
     ]
     found = [one for one in judged if one is not None]
     with capsys.disabled():

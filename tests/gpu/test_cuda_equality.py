@@ -13,7 +13,7 @@ import torch
 from tests.fakes.micro import micro_config, micro_tensors
 from tests.fakes.scene import Entry
 from tests.gpu.mixes import asked, beside, masked, mix
-from tests.gpu.near_tie import divergence, last_hidden
+from tests.gpu.near_tie import Reader, divergence, last_hidden
 from tests.gpu.stage import PINNED, answers, cuda_stage, prove
 from tokenizers import Tokenizer
 
@@ -159,7 +159,7 @@ def test_bf16_differs_only_from_near_ties_on(name, record_property, capsys):
         for entry in entries:
             id = entry.request.id
             tokens += len(heard[id].tokens)
-            one = divergence(model, table, entry.request, right[id].tokens, heard[id].tokens)
+            one = divergence(Reader(model), table, entry.request, right[id].tokens, heard[id].tokens)
             found += [] if one is None else [one]
     record_property(f"bf16_divergences_{name}", len(found))
     record_property(f"bf16_tokens_{name}", tokens)

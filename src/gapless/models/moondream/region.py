@@ -42,13 +42,21 @@ class Region:
 
     def coord_value(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T]: the likeliest bin's coordinate."""
-        scores = self.coord_decoder(self._normed(hidden))
+        scores = self.coord_scores(hidden)
         return self.kernels.coord_of_bin(scores.argmax(dim=-1), scores.shape[-1])
 
     def size_value(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T, 2]: the likeliest (width, height)."""
-        scores = self.size_decoder(self._normed(hidden)).view(hidden.shape[0], 2, -1)
+        scores = self.size_scores(hidden)
         return self.size_of_bin(scores.argmax(dim=-1), scores.shape[-1])
+
+    def coord_scores(self, hidden: Tensor) -> Tensor:
+        """[T, dim], before the final norm -> [T, bins]."""
+        return self.coord_decoder(self._normed(hidden))
+
+    def size_scores(self, hidden: Tensor) -> Tensor:
+        """[T, dim], before the final norm -> [T, 2, bins], of widths and of heights."""
+        return self.size_decoder(self._normed(hidden)).view(hidden.shape[0], 2, -1)
 
     def _normed(self, hidden: Tensor) -> Tensor:
         return hidden if self.ln is None else self.ln(hidden)
