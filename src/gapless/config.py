@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -109,3 +110,13 @@ def usable_cores() -> int:
 def cache_folder() -> str:
     """Where downloaded models live: GAPLESS_CACHE, else the Hugging Face cache's default (empty string)."""
     return os.environ.get("GAPLESS_CACHE", "")
+
+
+def tune_folder() -> str:
+    """Where `gapless tune` keeps tables of tiles: gapless/tune in XDG_CACHE_HOME, which is ~/.cache if it is not set.
+
+    A relative XDG_CACHE_HOME counts as none, as its specification says.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(home) if home and Path(home).is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path's own raises where there is no home
+    return str(folder / "gapless" / "tune")

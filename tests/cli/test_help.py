@@ -33,6 +33,7 @@ SLOW = {
     "gapless bench serve --out serve.json --png serve.png",
     "gapless bench serve --concurrency 1 --streams 2 --waves 1 --json",
     "gapless bench decode --streams 1 --streams 8 --sampler greedy --json",
+    *(example.line for example in EXAMPLES["tune"]),
 }
 """Run by their own tests, alike to one that is run, or in need of a GPU."""
 EACH = sorted({example.line for examples in EXAMPLES.values() for example in examples} - SLOW)

@@ -14,6 +14,7 @@ from gapless.api.load import LARGEST, ROWS
 from gapless.config import EngineConfig
 from gapless.device.gpus import OLDEST
 from gapless.device.sizing import SPARE, GpuPlan, device_limits
+from gapless.kernels.triton.table import built_in, capabilities
 from gapless.models.base import Model
 from gapless.models.moondream.model import Moondream
 from gapless.models.registry import load_model, random_config
@@ -43,7 +44,12 @@ def glint() -> Model:
 
 def test_the_line_at_the_start_is_the_plans_own(glint: Model) -> None:
     bare = GpuPlan("NVIDIA H200", 150_110_000_000, 740_000_000, 1_150_000_000, 410_000_000, 4161, 16, ROWS["cuda"])
-    assert f"gapless: {replace(bare, graphs=56, graph_bytes=80_000_000, seconds=0.7)}" in PAGE
+    table = built_in((9, 0))
+    assert table is not None
+    whole = replace(bare, graphs=56, graph_bytes=80_000_000, seconds=0.7, tiles=table.source)
+    assert f"gapless: {whole}" in PAGE
+    known = ", ".join(f"{major}.{minor}" for major, minor in capabilities()[:-1])
+    assert f"{known} and {{}}.{{}}".format(*capabilities()[-1]) in " ".join(PAGE.split())
     assert pages(glint, ROWS["cuda"]) == 4161
 
 

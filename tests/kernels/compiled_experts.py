@@ -8,6 +8,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gapless.kernels.triton import experts_jit as jit
+from gapless.kernels.triton.table import built_in
 from gapless.kernels.triton.tiles import ROWS, Tile, tiles_of
 
 SHARED = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
@@ -37,10 +38,10 @@ def compiled(name: str, tile: Tile, narrow: bool, capability: int) -> int:
 
 
 def main(capability: int) -> None:
-    limit = SHARED[capability]
+    limit, kinds = SHARED[capability], built_in(divmod(capability, 10)).experts
     for narrow in (False, True):
         for rows in ROWS:
-            tiles = tiles_of(rows, 1 if narrow else 2, limit)
+            tiles = tiles_of(rows, 1 if narrow else 2, limit, kinds)
             for name, tile in (("up", tiles.up), ("product", tiles.down)):
                 shared = compiled(name, tile, narrow, capability)
                 print(name, tile, narrow, shared)

@@ -9,8 +9,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gapless.kernels.triton import step_jit as step
-from gapless.kernels.triton.choices import CHOICES, Dims, Gpu, choice, padded
+from gapless.kernels.triton.choices import BATCHES, Dims, Gpu, choice, padded
 from gapless.kernels.triton.decode import PARTS
+from gapless.kernels.triton.table import built_in
 
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB of shared memory a block may have, by compute capability (CUDA C++ Programming Guide)."""
@@ -68,9 +69,10 @@ def kernels(dims, rows, gpu, kind):
 
 def main(capability: int) -> None:
     """One line a kernel: what it is, and its shared memory."""
-    gpu = Gpu(SHARED[capability] * 1024, capability >= 90)
+    table = built_in(divmod(capability, 10))
+    gpu = Gpu(SHARED[capability] * 1024, capability >= 90, table.decode)
     for dims in (MOONDREAM_2, GLINT):
-        for rows in CHOICES:
+        for rows in BATCHES:
             kind = "fp16" if rows == 8 else "bf16"
             for kernel, types, constants, warps in kernels(dims, rows, gpu, kind):
                 source = ASTSource(

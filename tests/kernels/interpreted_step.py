@@ -10,6 +10,7 @@ from tests.kernels.drawn_decoder import draw, step
 
 from gapless.kernels.triton.choices import Gpu
 from gapless.kernels.triton.decode import TritonStep
+from gapless.kernels.triton.table import built_in
 
 SCENES: list[tuple[int, dict[str, Any]]] = [
     (1, {}),
@@ -28,7 +29,7 @@ def main() -> None:
     """One line a scene: how far hidden states, logits, and keys and values are from float64."""
     for rows, how in SCENES:
         scene = draw(rows, rows, **how)
-        fused = TritonStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False))
+        fused = TritonStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices=built_in((9, 0)).decode))
         keys, values = scene.keys.clone(), scene.values.clone()
         hidden = fused.forward(scene.x, scene.positions, scene.tables, keys, values)
         logits = fused.logits(hidden)

@@ -100,4 +100,4 @@ def _open_gpu(
     except BaseException:  # an error's traceback would keep the GPU's memory from who tries again with less
         device.close()
         raise
-    return device, device.plan
+    return device, replace(device.plan, tiles=loaded.tiles)

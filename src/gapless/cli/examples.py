@@ -69,6 +69,11 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless inspect glint", "layout, revision, dimensions, memory, and what would not fit"),
         Example("gapless inspect glint --json", "the same for machines"),
     ),
+    "tune": (
+        Example("gapless tune", "all batch sizes of Moondream 2, in some minutes"),
+        Example("gapless tune moondream-3", "its experts, in bfloat16 and in FP8"),
+        Example("gapless tune --rows 1 --rows 8 --seconds 60 --json", "two batch sizes, for machines"),
+    ),
     "demo": (
         Example("gapless demo", "ask, draw, and run the fixed mix; pictures go to demo-out/"),
         Example("gapless demo --out /tmp/look", "the pictures elsewhere"),

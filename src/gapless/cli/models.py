@@ -8,6 +8,7 @@ from pathlib import Path
 from gapless.cli.options import ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import table
+from gapless.config import tune_folder
 
 LICENCE = "Apache-2.0"
 """What comes with the package comes under the package's licence."""
@@ -38,6 +39,7 @@ def models(json: ReportJsonOption = False) -> int:
         json_line(asdict(row))
     if not json:
         _show(rows)
+        _show_tiles()
     return 0
 
 
@@ -84,6 +86,13 @@ def _show(rows: list[Row]) -> None:
             print(f"adapter {row.name}/{name}: --adapter {name}={row.name}/{name}")
     for terms in dict.fromkeys(r.terms for r in rows if r.licence != LICENCE):
         print(terms)
+
+
+def _show_tiles() -> None:
+    """The tables that `gapless tune` has kept; nothing where it never ran."""
+    folder = Path(tune_folder())
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        print(f"tiles of {path.stem}: {path}")
 
 
 def _adapters(row: Row) -> list[str]:

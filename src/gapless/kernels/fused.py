@@ -59,6 +59,11 @@ class FusedStep(Protocol):
         """See the class."""
         ...
 
+    @property
+    def source(self) -> str:
+        """Where its tiles are from, for people."""
+        ...
+
     def fits(self, rows: int, keys: Tensor) -> bool:
         """Whether a step of that many rows over caches like `keys` can be computed."""
         ...

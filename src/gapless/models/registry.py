@@ -39,6 +39,8 @@ class Loaded:
     tokenizer_path: Path
     name: str
     revision: str
+    tiles: str = ""
+    """Where those of its decode steps are from, see `Moondream.tiles`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def load_model(
         config = with_context(config, max_context)
     tensors = read_weights(files.weights, config, kind, where, progress=progress)
     model = Moondream(config, tensors, choose(where, exact))
-    return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision)
+    return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision, model.tiles)
 
 
 def random_model(
@@ -98,7 +100,9 @@ def random_model(
     where, config = _device(device), random_config(size)
     tensors = random_tensors(config, where, _dtype(device, dtype), seed, end_bias, fp8=has_fp8(size))
     model = Moondream(config, tensors, choose(where, exact))
-    return Loaded(model, config, ASSETS / BUNDLED[0] / TOKENIZER, f"{size} (random weights)", config.revision)
+    return Loaded(
+        model, config, ASSETS / BUNDLED[0] / TOKENIZER, f"{size} (random weights)", config.revision, model.tiles
+    )
 
 
 def available() -> list[Available]:

@@ -1,24 +1,33 @@
 """Which tiles the kernels of a decode step use, by how many rows it has.
 
 In: a step's dimensions and rows, and what the GPU offers. Out: a `Choice`, cut down to what divides the dimensions and
-fits. The tables were measured on an H200 with Moondream 2's dimensions; where the
-weights alone are read, what is best depends little on the dimensions.
+fits. What is cut down stands in a table by batch size, see `table`: one
+comes with the package for each kind of card, measured on an H200 with Moondream 2's dimensions; `gapless tune` writes
+others. Where the weights alone are read, what is best depends little on the dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+MODES = ("rows", "weights", "one")
 ROWS, WEIGHTS, ONE = 0, 1, 2
 """How a product of a few rows x with many weights w is computed: x w^T with the rows on the side of the matrix units
 that is 64 wide or more; w x^T, for fewer rows; or, for a single one, whose padding to 16 would cost more than it helps,
 as sums of products in float32."""
 EARLY, LATE = 1, 2
 """When a kernel lets the next one start: at once, or behind its own main loop. 0: when it is over."""
-MOST_ROWS = 128
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Most rows that the choices of a table may be for."""
+MOST_ROWS = BATCHES[-1]
 SMALLEST = 16
 """Sides of a tile on the matrix units."""
+MOST_SCANS = 128
+"""Rows of a step times the parts of a context: as many parts there is room for."""
+MOST_HELD, MOST_STAGED = 256, 2**16
+"""Weights of a tile: in the registers of a thread, and in a stage in shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,13 @@ class Tile:
     stages: int
     warps: int
     splits: int = 1
+
+    @property
+    def possible(self) -> bool:
+        """Whether a kernel of it can be compiled at all: a thread holds a bounded part of it, and matrix units fill."""
+        if self.mode == ONE:
+            return self.bn * self.bk <= MOST_HELD * 32 * self.warps
+        return min(self.bn, self.bk) >= SMALLEST and self.bn * self.bk <= MOST_STAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +75,11 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """What a GPU offers: bytes of shared memory of a block, and whether a kernel may start before the one before it is
-    over."""
+    over. `choices`: the table it has, by the most rows that one is for."""
 
     shared: int
     dependent: bool
+    choices: Mapping[int, Choice] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,55 +93,6 @@ class Dims:
     vocab: int
 
 
-_FEW = Choice(
-    up=Tile(WEIGHTS, 64, 128, 3, 4),
-    scan=Scan(16, 64, 1, 2),
-    down=Tile(WEIGHTS, 64, 128, 5, 4, 4),
-    head=Tile(WEIGHTS, 128, 64, 5, 4),
-    pdl=EARLY,
-    ahead=128,
-)
-CHOICES: dict[int, Choice] = {
-    1: Choice(
-        up=Tile(ONE, 4, 2048, 1, 4),
-        scan=Scan(16, 64, 1, 2),
-        down=Tile(ONE, 4, 1024, 1, 8),
-        head=Tile(ONE, 4, 2048, 1, 4),
-        pdl=EARLY,
-        ahead=0,
-    ),
-    2: _FEW,
-    4: replace(_FEW, scan=Scan(8, 64, 1, 2)),
-    8: replace(_FEW, scan=Scan(4, 16, 3, 1), pdl=LATE),
-    16: replace(_FEW, scan=Scan(2, 16, 3, 1), pdl=0, ahead=0),
-    32: Choice(
-        up=Tile(WEIGHTS, 64, 128, 3, 4),
-        scan=Scan(1, 16, 3, 1),
-        down=Tile(WEIGHTS, 64, 64, 8, 4, 4),
-        head=Tile(WEIGHTS, 64, 64, 8, 4),
-        pdl=0,
-        ahead=0,
-    ),
-    64: Choice(
-        up=Tile(ROWS, 128, 128, 3, 8),
-        scan=Scan(1, 32, 2, 1),
-        down=Tile(WEIGHTS, 64, 128, 5, 4, 4),
-        head=Tile(ROWS, 128, 64, 4, 4),
-        pdl=LATE,
-        ahead=0,
-    ),
-    128: Choice(
-        up=Tile(ROWS, 128, 64, 4, 8),
-        scan=Scan(1, 32, 2, 1),
-        down=Tile(ROWS, 64, 128, 3, 8, 4),
-        head=Tile(ROWS, 128, 64, 4, 8),
-        pdl=LATE,
-        ahead=0,
-    ),
-}
-"""By the most rows a choice is for."""
-
-
 def padded(rows: int) -> int:
     """Rows of the tiles that compute `rows`."""
     return 1 if rows == 1 else max(SMALLEST, 1 << (rows - 1).bit_length())
@@ -132,19 +100,31 @@ def padded(rows: int) -> int:
 
 @cache
 def choice(dims: Dims, rows: int, itemsize: int, gpu: Gpu) -> Choice | None:
-    """What a step of `rows` uses on such a GPU; None if it cannot be computed."""
+    """What a step of `rows` uses on such a GPU; None if it cannot be computed, or the table has nothing for it."""
     if not 1 <= rows <= MOST_ROWS or not _regular(dims):
         return None
-    found, bm = CHOICES[min(most for most in CHOICES if rows <= most)], padded(rows)
+    most = min((most for most in gpu.choices if rows <= most), default=None)
+    if most is None:
+        return None
+    found, bm = gpu.choices[most], padded(rows)
     fit = _Fit(bm, itemsize, gpu.shared)
     wide, outputs = dims.dim + dims.inner, (3 * dims.dim, dims.inner)
     return replace(
         found,
         up=fit(found.up, dims.dim, outputs),
         down=fit(found.down, wide, (dims.dim,)),
+        scan=_split(found.scan, rows),
         head=fit(found.head, dims.dim, (dims.vocab,)),
         pdl=found.pdl if gpu.dependent else 0,
     )
+
+
+def _split(scan: Scan, rows: int) -> Scan:
+    """The same in no more parts than there is room for."""
+    splits = scan.splits
+    while splits > 1 and splits * rows > MOST_SCANS:
+        splits //= 2
+    return replace(scan, splits=splits)
 
 
 def _regular(dims: Dims) -> bool:

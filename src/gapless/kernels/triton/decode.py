@@ -7,6 +7,9 @@ arrived are zero between kernels: the last to arrive puts them back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from gapless.kernels.fused import Decoder
 from gapless.kernels.triton import step_jit
-from gapless.kernels.triton.choices import MOST_ROWS, Choice, Dims, Gpu, Tile, choice, padded
+from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Choice, Dims, Gpu, Tile, choice, padded
 from gapless.kernels.triton.folding import Folded, Packed, pack
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -24,9 +27,10 @@ PAGES = (16, 32, 64)
 class TritonStep:
     """See the module. `launches` counts kernels, so that a test can tell that they ran."""
 
-    def __init__(self, decoder: Decoder, gpu: Gpu) -> None:
+    def __init__(self, decoder: Decoder, gpu: Gpu, source: str = "given") -> None:
         self._packed: Packed = pack(decoder)
         self._gpu = gpu
+        self.source = source
         self.dims = dims_of(decoder)
         self.dtype = decoder.ln.weight.dtype
         self.launches = 0
@@ -41,7 +45,7 @@ class TritonStep:
         self._qkv = room(most, 3 * dim, dtype=self.dtype)
         self._inner = room(most, dim + inner, dtype=self.dtype)
         self._parts = room(8, most, dim)
-        self._scan_parts = room(16, 2 * self.dims.heads, dim // self.dims.heads + 2)
+        self._scan_parts = room(MOST_SCANS, self.dims.heads, dim // self.dims.heads + 2)
         self._arrived = room(most * self.dims.heads, dtype=torch.int32)
         self._tiles = room(dim, dtype=torch.int32)
 
@@ -49,6 +53,17 @@ class TritonStep:
     def weights(self) -> Decoder:
         """The decoder as it lies now."""
         return self._packed.decoder
+
+    def with_choices(self, choices: Mapping[int, Choice]) -> TritonStep:
+        """The same step with other tiles: over the same memory, so one of them runs at a time."""
+        other = copy(self)
+        other._gpu = replace(self._gpu, choices=choices)
+        return other
+
+    def poison(self) -> None:
+        """Put NaN wherever a step leaves numbers for its own next kernels: one that is read unwritten shows."""
+        for room in (self._x32, self._stats, self._qkv, self._inner, self._parts, self._scan_parts):
+            room.fill_(torch.nan)
 
     def choice(self, rows: int) -> Choice | None:
         """The tiles of a step of that many rows."""

@@ -18,7 +18,10 @@ from gapless.kernels import adapted
 from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton import experts_jit as jit
-from gapless.kernels.triton.tiles import Tile, Tiles, most_tiles, tiles_for
+from gapless.kernels.triton import tuned
+from gapless.kernels.triton.table import KINDS, built_in
+from gapless.kernels.triton.tiles import Kinds, Tile, Tiles, most_tiles, tiles_for
+from gapless.kernels.triton.tuned import Card, Sizes
 
 HALVES = (torch.bfloat16, torch.float16)
 ALIGNED = 16
@@ -27,19 +30,40 @@ FEW, SCAN = 1024, 4096
 """Pairs that `plan` looks at together: if there are few, and if there are more."""
 MIXED = 1024
 """Elements that one program of `mix` sums."""
+USUAL = (9, 0)
+"""The capability whose tiles are taken where kernels are tried out, not used."""
 SHARED = 48 * 1024
 """Bytes of shared memory that every card has for a program."""
 
 
 def fits(x: Tensor, up: Stack, down: Stack) -> bool:
-    """Whether these kernels take tokens x and stacks: half types, FP8 in both stacks or in none, whole words."""
+    """Whether these kernels take tokens x and stacks: half types, FP8 in both stacks or in none, whole words; and
+    whether there are tiles for them on this card."""
     return (
         x.dtype in HALVES
         and all(stack.values.dtype is x.dtype or stack.scales is not None for stack in (up, down))
         and (up.scales is None) is (down.scales is None)
         and not any(stack.values.shape[2] * stack.values.itemsize % ALIGNED for stack in (up, down))
         and all(stack.values.is_contiguous() for stack in (up, down))
+        and up.values.itemsize in kinds_of(up)
     )
+
+
+def kinds_of(up: Stack) -> Kinds:
+    """The tiles that there are for experts of these sizes where they lie."""
+    return _kinds(up.values.device, tuple(up.values.shape), up.values.itemsize)
+
+
+@cache
+def _kinds(device: torch.device, shape: tuple[int, int, int], itemsize: int) -> Kinds:
+    if device.type != "cuda":
+        usual = built_in(USUAL)
+        assert usual is not None
+        return usual.experts
+    count, inner, width = shape
+    kind = next(name for name, size in KINDS.items() if size == itemsize)
+    found = tuned.table_for(Card.of(device), Sizes.experts(count, width, inner // 2, kind))
+    return {} if found is None else found.experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +79,7 @@ class Pairs:
     def of(cls, chosen: Tensor, up: Stack, tiles: Tiles | None = None) -> Pairs:
         """Work them out on the device. `tiles` None: those that suit the shapes."""
         pairs, device = chosen.numel(), chosen.device
-        tiles = tiles or tiles_for(pairs, up.count, up.values.itemsize, shared_memory(device))
+        tiles = tiles or tiles_for(pairs, up.count, up.values.itemsize, shared_memory(device), kinds_of(up))
         if chosen.shape[0] == 1:
             return cls(chosen, chosen, tiles, alone=True)
         order = torch.empty(pairs, dtype=torch.int32, device=device)

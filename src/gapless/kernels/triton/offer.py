@@ -13,10 +13,12 @@ from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
 from gapless.kernels.graphed import Graphed
 from gapless.kernels.stacks import Stack
-from gapless.kernels.triton import experts
+from gapless.kernels.triton import experts, tuned
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
+from gapless.kernels.triton.table import Table
 from gapless.kernels.triton.tiles import ROWS, tiles_of
+from gapless.kernels.triton.tuned import Card, Sizes
 
 DEPENDENT = (9, 0)
 """From this compute capability on a kernel may start before the one before it is over."""
@@ -30,11 +32,12 @@ class TritonKernels(Graphed):
         self._met: set[tuple[object, ...]] = set()
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:
-        """See `Kernels.fuse`. None for sizes and types that the fused kernels do not take."""
-        like = decoder.ln.weight
-        gpu = gpu_of(like.device)
-        fits = like.dtype in DTYPES and choice(dims_of(decoder), 1, like.dtype.itemsize, gpu) is not None
-        return TritonStep(decoder, gpu) if fits else None
+        """See `Kernels.fuse`. None for sizes and types that the fused kernels do not take, and cards without tiles."""
+        like, dims = decoder.ln.weight, dims_of(decoder)
+        table = tuned.table_for(Card.of(like.device), Sizes.decode(dims, like.dtype)) if like.dtype in DTYPES else None
+        if table is None or choice(dims, 1, like.dtype.itemsize, gpu_of(like.device, table)) is None:
+            return None
+        return TritonStep(decoder, gpu_of(like.device, table), table.source)
 
     def experts(
         self,
@@ -59,11 +62,11 @@ class TritonKernels(Graphed):
         if key in self._met:
             return
         self._met.add(key)
-        shared = experts.shared_memory(x.device)
+        shared, kinds = experts.shared_memory(x.device), experts.kinds_of(up)
         for tokens in (1, 2):  # one token goes without a plan
             some, theirs = x[:1].expand(tokens, -1), chosen[:1].expand(tokens, -1)
             for rows in ROWS:
-                pairs = experts.Pairs.of(theirs, up, tiles_of(rows, up.values.itemsize, shared))
+                pairs = experts.Pairs.of(theirs, up, tiles_of(rows, up.values.itemsize, shared, kinds))
                 if adapters is None:
                     pairs.product(pairs.gated(some, up), down)
                 else:
@@ -71,6 +74,7 @@ class TritonKernels(Graphed):
         experts.Pairs.of(chosen[:1].expand(experts.SCAN, -1), up)  # the plan of a long prompt
 
 
-def gpu_of(device: torch.device) -> Gpu:
-    """What this GPU offers."""
-    return Gpu(experts.shared_memory(device), torch.cuda.get_device_capability(device) >= DEPENDENT)
+def gpu_of(device: torch.device, table: Table) -> Gpu:
+    """What this GPU offers, with a table for it."""
+    dependent = torch.cuda.get_device_capability(device) >= DEPENDENT
+    return Gpu(experts.shared_memory(device), dependent, table.decode)

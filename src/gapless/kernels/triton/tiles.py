@@ -1,10 +1,12 @@
 """In what portions the experts' kernels work: by how many pairs an expert has on average, and by what a card holds.
 
-Pure arithmetic. `lines` rows of a matrix meet `rows` pairs, `deep` columns at a time, `stages` of those on their way.
+Pure arithmetic over a table. `lines` rows of a matrix meet `rows` pairs, `deep` columns at a time, `stages` of
+those on their way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 ROWS = (16, 32, 64, 128)
@@ -37,31 +39,19 @@ class Tiles:
     down: Tile
 
 
-_WIDE = {
-    16: Tiles(Tile(16, 64, 128, 4, 3), Tile(16, 64, 128, 4, 3)),
-    32: Tiles(Tile(32, 64, 128, 4, 4), Tile(32, 64, 128, 4, 3)),
-    64: Tiles(Tile(64, 64, 64, 4, 3), Tile(64, 128, 64, 8, 3)),
-    128: Tiles(Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 8, 3)),
-}
-"""Tokens and matrices both of two bytes."""
-_NARROW = {
-    16: Tiles(Tile(16, 32, 256, 4, 3), Tile(16, 128, 128, 4, 3)),
-    32: Tiles(Tile(32, 64, 128, 4, 3), Tile(32, 128, 128, 4, 3)),
-    64: Tiles(Tile(64, 64, 64, 4, 3), Tile(64, 256, 64, 8, 3)),
-    128: Tiles(Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 4)),
-}
-"""Matrices of one byte. Found on an H200, as the others."""
+Kinds = Mapping[int, Mapping[int, Tiles]]
+"""By bytes of a matrix' element, then by the rows of a tile; see `table`."""
 
 
-def tiles_for(pairs: int, experts: int, itemsize: int, shared: int) -> Tiles:
+def tiles_for(pairs: int, experts: int, itemsize: int, shared: int, kinds: Kinds) -> Tiles:
     """For so many pairs and experts, matrices of `itemsize` bytes, on a card with `shared` bytes for a program."""
     average = pairs / experts
-    return tiles_of(next((rows for rows in ROWS if 1.5 * average <= rows), ROWS[-1]), itemsize, shared)
+    return tiles_of(next((rows for rows in ROWS if 1.5 * average <= rows), ROWS[-1]), itemsize, shared, kinds)
 
 
-def tiles_of(rows: int, itemsize: int, shared: int) -> Tiles:
+def tiles_of(rows: int, itemsize: int, shared: int, kinds: Kinds) -> Tiles:
     """Those of so many rows, one of `ROWS`."""
-    best = (_WIDE if itemsize == HALF else _NARROW)[rows]
+    best = kinds[itemsize][rows]
     return Tiles(_fitted(best.up, 2, itemsize, shared), _fitted(best.down, 1, itemsize, shared))
 
 

@@ -9,6 +9,8 @@ import torch
 
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton import experts
+from gapless.kernels.triton.table import built_in
+from gapless.kernels.triton.tiles import ROWS
 
 _log = logging.getLogger("gapless.kernels")
 CAPABLE = (8, 0)
@@ -23,7 +25,9 @@ def usable(device: torch.device) -> bool:
     try:
         one = torch.ones(1, 32, 16, dtype=torch.bfloat16, device=device)
         chosen = torch.zeros(1, 1, dtype=torch.int64, device=device)
-        experts.experts(one[0, :1], one[0, :1, :1], chosen, Stack(one), Stack(one[:, :16].contiguous()))
+        usual = built_in(experts.USUAL)
+        tiles = None if usual is None else usual.experts[one.itemsize][ROWS[0]]
+        experts.experts(one[0, :1], one[0, :1, :1], chosen, Stack(one), Stack(one[:, :16].contiguous()), tiles)
     except Exception as error:  # a missing compiler, a driver too old: whatever it is, torch's kernels still run
         _log.warning("Triton's kernels do not run on this GPU, torch's do instead: %s", str(error).strip()[:300])
         return False

@@ -48,6 +48,11 @@ class Moondream:
         stacks = (block.mlp.up for block in self.text.blocks if isinstance(block.mlp, Experts))
         return next((stack.values.itemsize for stack in stacks), self.dtype.itemsize)
 
+    @property
+    def tiles(self) -> str:
+        """Where the tiles of its decode steps are from, for people; "" where these go layer by layer."""
+        return "" if self.text.fused is None else self.text.fused.source
+
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers."""
         text = self.config.text

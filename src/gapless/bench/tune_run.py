@@ -1,0 +1,159 @@
+"""One run of `gapless tune`: which tiles a model's kernels use best on this GPU, kept where the engine looks.
+
+In: a decoder's config, a GPU, batch sizes. Out: a report, and the files that `kernels.triton.tuned` reads. What there
+is already, from an earlier run or from the package, is where the search begins, so nothing becomes slower than it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from gapless import __version__
+from gapless.bench import tune_experts, tune_menu
+from gapless.bench.text import rounded
+from gapless.bench.tune import Found, Search, Steps, Tell, Trial
+from gapless.bench.tune_trial import StepTrial
+from gapless.config import usable_cores
+from gapless.kernels.triton import experts, tuned
+from gapless.kernels.triton.choices import Choice, Dims, Gpu, choice
+from gapless.kernels.triton.compiling import Compilers
+from gapless.kernels.triton.offer import gpu_of
+from gapless.kernels.triton.table import KINDS, Table, built_in, capabilities, shown
+from gapless.kernels.triton.tiles import ROWS, Tiles, tiles_of
+from gapless.kernels.triton.tuned import Card, Sizes, Tuned
+from gapless.models.moondream.config import MoeConfig, TextConfig
+from gapless.models.registry import DTYPES
+
+C = TypeVar("C")
+MOST_PROCESSES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What is to be tuned, and for how many seconds at most."""
+
+    text: TextConfig
+    dtype: torch.dtype
+    device: torch.device
+    rows: Sequence[int]
+    seconds: float
+
+    @classmethod
+    def of(cls, text: TextConfig, dtype: str, device: str, rows: Sequence[int], seconds: float) -> Tuning:
+        """The same, of names: a number format and "cuda:N"."""
+        return cls(text, DTYPES[dtype], torch.device(device), rows, seconds)
+
+    def run(self, tell: Tell) -> dict[str, Any]:
+        """Search, keep what was found, and return the report. Raises `ValueError` for sizes that no kernel takes."""
+        ends, card, moe = perf_counter() + self.seconds, Card.of(self.device), self.text.moe
+        if moe is None:
+            parts = [self._decode(card, ends, tell)]
+        else:
+            parts = [self._experts(card, moe, kind, ends, tell) for kind in KINDS]
+        return {
+            "gpu": card.name,
+            "capability": "{}.{}".format(*card.capability),
+            "versions": versions(),
+            "parts": parts,
+        }
+
+    def _decode(self, card: Card, ends: float, tell: Tell) -> dict[str, Any]:
+        dims, sizes = dims_of(self.text), Sizes.decode(dims_of(self.text), self.dtype)
+        table = tuned.table_for(card, sizes) or nearest(card)
+        gpu = gpu_of(self.device, table)
+        compilers = Compilers(min(usable_cores(), MOST_PROCESSES))
+        try:
+            trial = StepTrial(dims, self.dtype, self.device, gpu, compilers)
+            steps = decode_steps(dims, self.dtype.itemsize, gpu, self.rows)
+            found = Search(trial, steps, ends - perf_counter(), tell).run()
+        finally:
+            compilers.close()
+        made = Table({rows: best.choice for rows, best in found.items()}, {}, table.source)
+        return _kept(card, sizes, made, table.source, self.rows, found)
+
+    def _experts(self, card: Card, moe: MoeConfig, kind: str, ends: float, tell: Tell) -> dict[str, Any]:
+        size, dim = KINDS[kind], self.text.dim
+        sizes = Sizes.experts(moe.num_experts, dim, moe.expert_inner_dim, kind)
+        table, shared = tuned.table_for(card, sizes) or nearest(card), experts.shared_memory(self.device)
+        trial: Trial[Tiles] = tune_experts.ExpertsTrial(dim, moe, kind, self.dtype, self.device)
+        start = {rows: tiles_of(rows, size, shared, table.experts) for rows in ROWS}
+
+        def offered(part: str, now: Tiles, rows: int) -> list[Tiles]:
+            return tune_experts.menu(part, now, rows, size, shared)
+
+        found = Search(trial, Steps(tune_experts.PARTS, start, offered), ends - perf_counter(), tell).run()
+        made = Table({}, {size: {rows: best.choice for rows, best in found.items()}}, table.source)
+        return _kept(card, sizes, made, table.source, ROWS, found)
+
+
+def _kept(
+    card: Card, sizes: Sizes, made: Table, began: str, rows: Sequence[int], found: Mapping[int, Found[C]]
+) -> dict[str, Any]:
+    """Write the file, and say what is in it."""
+    told = [as_row(count, best) for count, best in found.items()]
+    measured = {str(row["rows"]): {name: row[name] for name in ("before_us", "after_us")} for row in told}
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    whole = tuned.merged(Tuned(card, sizes, made, when, measured))
+    path = tuned.write(whole, versions()) if found else None
+    return {
+        "sizes": sizes.word,
+        "began_from": began,
+        "when": when,
+        "rows": told,
+        "left_out": [count for count in rows if count not in found],
+        "table": shown(made),
+        "file": None if path is None else str(path),
+    }
+
+
+def dims_of(text: TextConfig) -> Dims:
+    """A decoder's sizes as decode steps need them."""
+    return Dims(text.dim, text.ff_dim, text.n_heads, text.rotary_dims, text.vocab_size)
+
+
+def decode_steps(dims: Dims, itemsize: int, gpu: Gpu, rows: Sequence[int]) -> Steps[Choice]:
+    """What is searched for decode steps. Raises `ValueError` for sizes that the kernels do not take."""
+    start = {count: choice(dims, count, itemsize, gpu) for count in rows}
+    known = {count: tiles for count, tiles in start.items() if tiles is not None}
+    if len(known) < len(start):
+        raise ValueError(f"these kernels do not take the sizes of this model: {dims}")
+    return Steps(tune_menu.PARTS, known, _offering(dims, itemsize, gpu))
+
+
+def _offering(dims: Dims, itemsize: int, gpu: Gpu) -> Callable[[str, Choice, int], list[Choice]]:
+    def offered(part: str, now: Choice, rows: int) -> list[Choice]:
+        return tune_menu.menu(part, now, rows, dims, itemsize, gpu)
+
+    return offered
+
+
+def nearest(card: Card) -> Table:
+    """Where the search begins on a card that no table was made for: the newest one that is not newer."""
+    older = [capability for capability in capabilities() if capability <= card.capability]
+    found = built_in(max(older, default=min(capabilities())))
+    assert found is not None
+    return found
+
+
+def as_row(rows: int, best: Found[C]) -> dict[str, Any]:
+    """For the report."""
+    return {
+        "rows": rows,
+        "before_us": rounded(best.before),
+        "after_us": rounded(best.after),
+        "gain": rounded(1 - best.after / best.before),
+        "tried": best.tried,
+        "wrong": best.wrong,
+        "whole": best.whole,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what the times depend on."""
+    return {"gapless": __version__, "torch": torch.__version__, "cuda": torch.version.cuda or "none"}

@@ -1,0 +1,119 @@
+"""What a step takes with one choice of tiles or another, on the GPU, and whether it is right.
+
+In: dimensions and choices. Out: see `Trial`. A step has a few layers of full size, as many as fit, whose weights no
+cache holds, and the head. It is timed as one CUDA graph for each choice, replayed in turns; a layer's kernels are timed
+in company, with what overlaps. It is checked against float32 on that GPU, into memory that holds NaN beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from gapless.bench.tune_scene import PAGE, Scene, decoder_of
+from gapless.kernels.triton.choices import Choice, Dims, Gpu
+from gapless.kernels.triton.compiling import Compilers, Job
+from gapless.kernels.triton.decode import TritonStep
+
+CONTEXT = 800
+"""Positions of a row, on average: a picture, a question and part of an answer."""
+LAYERS = 6
+"""Far more weights of full size than a cache holds."""
+ERROR = 1e-2
+"""Of bfloat16 operands, against float32."""
+AGAIN = 20
+"""Launches that must give the same bits."""
+_log = logging.getLogger("gapless.tune")
+
+
+class StepTrial:
+    """See `Trial`. One scene at a time is in memory."""
+
+    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, gpu: Gpu, compilers: Compilers) -> None:
+        self._dims, self._dtype, self._device, self._gpu = dims, dtype, device, gpu
+        self._compilers = compilers
+        self._step = TritonStep(decoder_of(dims, LAYERS, 4 * CONTEXT, dtype, device), gpu)
+        self._scene: Scene | None = None
+        self._capability = torch.cuda.get_device_capability(device)
+
+    def prepare(self, rows: int, choices: Sequence[Choice]) -> None:
+        """See `Trial`."""
+        make = partial(decoder_of, self._dims, 1, 4 * CONTEXT, self._dtype)
+        self._compilers.compile([Job(make, self._capability, self._gpu, rows, PAGE, choice) for choice in choices])
+
+    @torch.inference_mode()
+    def right(self, rows: int, choice: Choice) -> bool:
+        """See `Trial`."""
+        scene, step = self._scene_of(rows), self._with(rows, choice)
+        keys, values = scene.keys.clone(), scene.values.clone()
+        first: tuple[Tensor, Tensor] | None = None
+        for _ in range(AGAIN):
+            step.poison()
+            hidden = step.forward(scene.x, scene.positions, scene.tables, keys, values)
+            found = hidden.clone(), step.logits(hidden)
+            if first is None:
+                first = found
+                if max(map(error_of, found, scene.right)) > ERROR:
+                    _log.warning("%s computes steps of %d rows wrongly, and is passed by", choice, rows)
+                    return False
+            elif not all(map(torch.equal, found, first)):
+                _log.warning("%s computes steps of %d rows differently each time, and is passed by", choice, rows)
+                return False
+        return True
+
+    @torch.inference_mode()
+    def times(self, rows: int, choices: Sequence[Choice], turns: int) -> list[float | None]:
+        """See `Trial`."""
+        graphs = [self._captured(rows, choice) for choice in choices]
+        taken: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in graphs]
+        for _ in range(turns):
+            for graph, own in zip(graphs, taken, strict=True):
+                if graph is not None:
+                    own.append(replayed(graph))
+        torch.cuda.synchronize(self._device)
+        return [1e3 * median(a.elapsed_time(b) for a, b in own) if own else None for own in taken]
+
+    def _captured(self, rows: int, choice: Choice) -> torch.cuda.CUDAGraph | None:
+        """A step as a graph; None for tiles that cannot be compiled or launched."""
+        scene, step = self._scene_of(rows), self._with(rows, choice)
+        work = partial(step.forward, scene.x, scene.positions, scene.tables, scene.keys, scene.values)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            step.logits(work())
+            torch.cuda.synchronize(self._device)
+            with torch.cuda.graph(graph):
+                step.logits(work())
+            graph.replay()
+        except Exception as error:  # whatever a compiler says of tiles that nobody tried before
+            _log.info("%s cannot be used for %d rows: %s", choice, rows, str(error).strip()[:200])
+            return None
+        return graph
+
+    def _with(self, rows: int, choice: Choice) -> TritonStep:
+        return self._step.with_choices({rows: choice})
+
+    def _scene_of(self, rows: int) -> Scene:
+        if self._scene is None or len(self._scene.x) != rows:
+            self._scene = None
+            self._scene = Scene.of(self._step.weights, rows, CONTEXT)
+        return self._scene
+
+
+def error_of(found: Tensor, right: Tensor) -> float:
+    """How far off, of the right one's size; infinite where a number is none."""
+    off = float((found.float() - right).norm() / right.norm())
+    return off if off == off else float("inf")  # noqa: PLR0124 - so is NaN told
+
+
+def replayed(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Run it once, between two events."""
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    before.record()
+    graph.replay()
+    after.record()
+    return before, after
