@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Constraints = Literal["device", "host"]
+
+
+MOST_BYTES = 2**50
+"""More than any machine has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,8 @@ class EngineConfig:
     adapters: int = 0
     """Slots for LoRA adapters on the device, each of `adapter_rank`; 0 leaves adapters out altogether."""
     adapter_rank: int = 0
+    kv_memory: int | None = None
+    """Bytes of the KV cache; with `pages` None it says how many there are."""
     prefix_cache: bool = True
     """What was computed for a request is kept for later ones that begin alike, until its pages are wanted. Without,
     only requests that run at the same time share, and only their picture's block."""
@@ -52,11 +60,22 @@ class Opening:
     max_adapters: int | None = None
     max_adapter_rank: int | None = None
     max_context: int | None = None
+    kv_memory: int | None = None
+    """Bytes."""
+    prefix_cache: bool = True
 
     def engine(self, rows: int) -> EngineConfig:
         """The engine's part; `rows` if nothing is said about them."""
         max_rows = rows if self.max_rows is None else self.max_rows
-        return EngineConfig(self.depth, max_rows, self.page_size, self.pages, constraints=self.constraints)
+        return EngineConfig(
+            self.depth,
+            max_rows,
+            self.page_size,
+            self.pages,
+            constraints=self.constraints,
+            kv_memory=self.kv_memory,
+            prefix_cache=self.prefix_cache,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +112,20 @@ class ImageLimits:
 
     max_pixels: int = 100_000_000
     max_bytes: int = 64 * 1024 * 1024
+
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def bytes_of(size: int | str) -> int:
+    """Bytes of a number of them, or of a text like "8GB" (a thousand million each) or "1.5 GiB". Raises `ValueError`
+    with what is allowed."""
+    number = float(size) if isinstance(size, int) and not isinstance(size, bool) else math.nan
+    if isinstance(size, str) and (found := re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", size)):
+        number = float(found[1]) * _UNITS.get(found[2].upper(), math.nan)
+    if not 1 <= number <= MOST_BYTES:
+        raise ValueError(f"must be bytes, as a number or like 8GB or 8GiB, up to {MOST_BYTES}")
+    return int(number)
 
 
 def cpu_threads() -> int | None:

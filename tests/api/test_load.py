@@ -21,6 +21,8 @@ from gapless.weights.hub import ASSETS
         *({"page_size": v} for v in (7, 0, 16.0, 10**9)),
         *({"pages": v} for v in (0, 1, 2.5, "9", 10**12)),
         *({"max_context": v} for v in (0, 17, 193, 10**6, "9", 2.5)),
+        *({"kv_memory": v} for v in (0, -1, True, 2.5, "much", "8 apples", "1e9", 10**20, "9" * 19, ["1GB"])),
+        *({"prefix_cache": v} for v in (None, 1, "off")),
         *({"threads": v} for v in (0, -1, "2", 1.5)),
         *({"image_limits": v} for v in (5, (1, 2))),
         *({"device": v} for v in (None, ["cpu"], 10**5000)),
@@ -76,6 +78,26 @@ def test_a_shorter_context_bounds_prompt_and_answer(micro_folder):
         assert vlm.query(question="x", settings={"max_tokens": 30, "temperature": 0})["answer"] is not None
         with pytest.raises(errors.PromptTooLong, match="context of 64"):
             vlm.query(question="x", settings={"max_tokens": 64})
+
+
+def test_memory_is_told_in_bytes_or_in_words_and_holds_a_request_at_least(micro_folder):
+    with gapless.load(micro_folder, kv_memory=2**20) as plain, gapless.load(micro_folder, kv_memory="1 mib") as said:
+        pages = plain.desk.runner._engine.pages.total
+        assert pages == said.desk.runner._engine.pages.total > 0
+    with pytest.raises(errors.NotEnoughMemory, match="at the full context"):
+        gapless.load(micro_folder, kv_memory="1KB")
+    with pytest.raises(errors.InvalidRequest, match="pages and kv_memory"):
+        gapless.load(micro_folder, kv_memory="1GB", pages=100)
+
+
+def test_nothing_is_kept_where_that_is_not_wanted(micro_folder, pictures):
+    again = {True: 0, False: 0}
+    for keep in again:
+        with gapless.load(micro_folder, prefix_cache=keep) as vlm:
+            for _ in range(2):
+                said = vlm.query(pictures[0], "What?", settings={"max_tokens": 3})["metrics"]
+            again[keep] = said["cached_tokens"]
+    assert again[True] > 0 and again[False] == 0
 
 
 def test_a_model_that_is_not_there():

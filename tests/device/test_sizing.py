@@ -45,6 +45,26 @@ def test_the_cache_takes_a_quarter_of_the_memory_but_at_least_one_sequence():
     assert device_limits(Sizes(), config, 1024).pages == 128 + 1 + 1
 
 
+def test_memory_for_the_cache_may_be_more_than_all_rows_need_and_less_but_not_less_than_one_needs():
+    page, least = 16 * 1024, 128 + 1 + 1
+    for pages in (least, 1000):
+        config = EngineConfig(max_rows=3, page_size=16, kv_memory=pages * page + page - 1)
+        assert device_limits(Sizes(), config, 1024).pages == pages
+    assert device_limits(Sizes(), EngineConfig(kv_memory=2**50), 1024).pages == 2**24
+    with pytest.raises(NotEnoughMemory, match=r"kv_memory is 0\.00 GB, .* \(130 pages of 16 tokens\)") as raised:
+        device_limits(Sizes(), EngineConfig(max_rows=3, page_size=16, kv_memory=least * page - 1), 64 * GIB)
+    assert raised.value.param == "kv_memory"
+
+
+def test_memory_that_was_asked_for_is_had_on_a_gpu_or_told_to_be_too_much():
+    config = EngineConfig(max_rows=3, page_size=16, kv_memory=1000 * 16 * 1024)
+    limits = device_limits(Sizes(), config, 1024)
+    enough = 2 * 100 + GIB + config.kv_memory
+    assert gpu_pages(limits, config, 16 * 1024, enough, 100) == (1000, 200 + GIB)
+    with pytest.raises(NotEnoughMemory, match=r"for 1000 pages .* kv_memory or page_size"):
+        gpu_pages(limits, config, 16 * 1024, enough - 1, 100)
+
+
 def test_slots_for_adapters_leave_the_cache_less():
     """Four slots and the empty one, 8 MiB each; the cache's quarter is of the rest."""
     config = EngineConfig(max_rows=1000, page_size=16, adapters=4, adapter_rank=8)

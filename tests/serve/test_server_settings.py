@@ -60,6 +60,7 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
     given = {"model": "m", "device": "cpu", "dtype": "float16", "depth": 3, "max_rows": 4, "page_size": 5, "pages": 6}
     given |= {"constraints": "host", "threads": 7, "revision": "r", "graphs": False}
     given |= {"adapters": {"a": "/b"}, "max_adapters": 8, "max_adapter_rank": 9, "max_context": 99}
+    given |= {"kv_memory": 10**9, "prefix_cache": False}
     assert set(given) == {field.name for field in fields(Opening)}
     assert read_settings(given).opening() == Opening(**given | {"adapters": (("a", "/b"),)})
     assert read_settings({"adapters": "a=/b, c=/d"}).opening().adapters == (("a", "/b"), ("c", "/d"))
@@ -67,6 +68,14 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
     assert set(arguments) == set(given) | {"image_limits", "progress", "process"}
     same = [field for field in fields(Opening) if field.name != "adapters"]
     assert all(arguments[field.name].default == field.default for field in same)
+
+
+def test_memory_may_be_told_in_words(tmp_path, monkeypatch):
+    file = tmp_path / "server.yaml"
+    file.write_text("kv_memory: 2 GiB\nprefix_cache: false\n")
+    assert read_settings({}, file).opening() == Opening(kv_memory=2**31, prefix_cache=False)
+    monkeypatch.setenv("GAPLESS_KV_MEMORY", "1.5GB")
+    assert read_settings({}, file).kv_memory == 1_500_000_000
 
 
 def test_settings_of_the_door():
@@ -136,6 +145,7 @@ def test_a_relative_file_of_keys_lies_beside_the_file_that_names_it(tmp_path, mo
         ("request_timeout", "soon", ["'soon'"]),
         ("constraints", "x", ["'device'"]),
         ("adapters", "moon", ["write NAME=PATH", "got 'moon'"]),
+        ("kv_memory", "much", ["8GB or 8GiB", "got 'much'"]),
     ],
 )
 def test_a_wrong_setting_is_told_by_the_name_that_was_used(name, value, words, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from gapless.api.opening import ROWS, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.shelf import Shelf, adapter_path
 from gapless.api.vlm import VLM
-from gapless.config import Constraints, DType, EngineConfig, ImageLimits, Opening
+from gapless.config import Constraints, DType, EngineConfig, ImageLimits, Opening, bytes_of
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
@@ -62,6 +62,8 @@ def load(
     max_adapters: int | None = None,
     max_adapter_rank: int | None = None,
     max_context: int | None = None,
+    kv_memory: int | str | None = None,
+    prefix_cache: bool = True,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -76,28 +78,31 @@ def load(
     `adapters`: LoRA adapters, a folder or file by name; a call chooses one with `settings={"adapter": name}`, and calls
     with different ones run in one batch. `max_adapters` run at once, others wait (None: 8); given alone it makes room
     for `VLM.load_adapter`. `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64).
+    `kv_memory`: instead of `pages`, bytes of the KV cache, as a number or like "8GB". `prefix_cache`: what was computed
+    of pictures, prompts and answers is kept in it for later calls that begin alike, until running ones want the room.
     `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
     4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
-    opening = Opening(
-        model=str(model),
-        device=device,
-        dtype=dtype,
-        depth=depth,
-        max_rows=max_rows,
-        page_size=page_size,
-        pages=pages,
-        constraints=constraints,
-        threads=threads,
-        revision=revision,
+    usual = Opening(str(model), device, dtype, depth, max_rows, page_size, pages, constraints, threads, revision)
+    opening = replace(
+        usual,
         graphs=graphs,
         adapters=_adapters(adapters),
         max_adapters=max_adapters,
         max_adapter_rank=max_adapter_rank,
         max_context=max_context,
+        kv_memory=None if kv_memory is None else _bytes("kv_memory", kv_memory),
+        prefix_cache=prefix_cache,
     )
     return open_model(opening, image_limits, process=process, progress=progress)
+
+
+def _bytes(name: str, size: object) -> int:
+    try:
+        return bytes_of(size)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InvalidRequest(f"{name} {error}; got {shown(size)}", param=name) from error
 
 
 def _adapters(named: Mapping[str, str | Path] | None) -> tuple[tuple[str, str], ...]:
@@ -135,6 +140,12 @@ def _check(opening: Opening) -> None:
         raise InvalidRequest(
             f'constraints must be "device" or "host", not {shown(opening.constraints)}', param="constraints"
         )
+    if not isinstance(opening.prefix_cache, bool):
+        raise InvalidRequest(
+            f"prefix_cache must be True or False, not {shown(opening.prefix_cache)}", param="prefix_cache"
+        )
+    if opening.pages is not None and opening.kv_memory is not None:
+        raise InvalidRequest("pages and kv_memory both say how large the KV cache is; give one", param="kv_memory")
     _check_sizes({"depth": opening.depth, "page_size": opening.page_size})
     for name, _ in opening.adapters:
         adapter_name(name)

@@ -47,6 +47,9 @@ def loaded(engine: Engine) -> Iterator[VLM]:
             max_rows=engine.max_rows,
             pages=engine.pages,
             adapters=dict(engine.adapters) or None,
+            kv_memory=engine.kv_memory,
+            max_context=engine.max_context,
+            prefix_cache=engine.prefix_cache is Switch.ON,
             progress=progress,
         )
     if vlm.plan is not None:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gapless.config import DType
+from gapless.config import DType, bytes_of
 from gapless.errors import InvalidRequest
 from gapless.skills.settings import Settings, adapter_name
 
@@ -48,6 +48,14 @@ class LengthChoice(StrEnum):
     SHORT = "short"
     NORMAL = "normal"
     LONG = "long"
+
+
+def checked_bytes(text: str | None) -> str | None:
+    """An amount of memory, checked before a model is loaded."""
+    try:
+        return None if text is None else str(bytes_of(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} {error}") from error
 
 
 ModelOption = Annotated[
@@ -109,6 +117,30 @@ PagesOption = Annotated[
         rich_help_panel=RUN,
         help="Size of the KV cache in pages of 16 tokens; one is reserved. Not given: all rows, or what fits.",
     ),
+]
+KvMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        callback=checked_bytes,
+        rich_help_panel=RUN,
+        help="Size of the KV cache, like 8GB; instead of --pages.",
+    ),
+]
+MaxContextOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-context",
+        metavar="N",
+        min=1,
+        rich_help_panel=RUN,
+        help="Tokens of a prompt and its answer together. Not given: as the checkpoint says.",
+    ),
+]
+PrefixCacheOption = Annotated[
+    Switch,
+    typer.Option("--prefix-cache", rich_help_panel=RUN, help="off: what was computed is not kept for later questions."),
 ]
 AdapterOption = Annotated[
     list[str] | None,
@@ -235,6 +267,9 @@ class Engine:
     max_rows: int | None = None
     pages: int | None = None
     adapters: Adapters = ()
+    kv_memory: str | None = None
+    max_context: int | None = None
+    prefix_cache: Switch = Switch.ON
 
 
 @dataclass(frozen=True, slots=True)

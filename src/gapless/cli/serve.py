@@ -22,6 +22,7 @@ from gapless.cli.options import (
     RUN,
     DTypeChoice,
     Switch,
+    checked_bytes,
     read_adapters,
 )
 from gapless.cli.terminal import PROGRAM, Spinner, complain, one_line, spinner
@@ -107,6 +108,26 @@ Pages = Annotated[
     typer.Option("--pages", metavar="N", min=2, max=MOST_PAGES, rich_help_panel=RUN, help="Size of the KV cache."),
 ]
 
+KvMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        callback=checked_bytes,
+        rich_help_panel=RUN,
+        help="The same, like 8GB; more than all rows need is room for the prefix cache.",
+    ),
+]
+MaxContext = Annotated[
+    int | None,
+    typer.Option(
+        "--max-context", metavar="N", min=1, rich_help_panel=RUN, help="Tokens of a prompt and its answer together."
+    ),
+]
+PrefixCache = Annotated[
+    Switch | None,
+    typer.Option("--prefix-cache", rich_help_panel=RUN, help="off: what was computed is not kept for later requests."),
+]
 Adapter = Annotated[
     list[str] | None,
     typer.Option(
@@ -142,6 +163,9 @@ def serve(
     graphs: Graphs = None,
     max_rows: MaxRows = None,
     pages: Pages = None,
+    kv_memory: KvMemory = None,
+    max_context: MaxContext = None,
+    prefix_cache: PrefixCache = None,
     process: Process = None,
     adapter: Adapter = None,
     max_adapters: MaxAdapters = None,
@@ -170,6 +194,9 @@ def serve(
         "graphs": None if graphs is None else graphs is Switch.ON,
         "max_rows": max_rows,
         "pages": pages,
+        "kv_memory": kv_memory,
+        "max_context": max_context,
+        "prefix_cache": None if prefix_cache is None else prefix_cache is Switch.ON,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,
         "max_adapter_rank": max_adapter_rank,

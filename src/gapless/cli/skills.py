@@ -22,15 +22,18 @@ from gapless.cli.options import (
     GazeSeedOption,
     GraphsOption,
     JsonOption,
+    KvMemoryOption,
     LengthChoice,
     LengthOption,
     LogprobsOption,
+    MaxContextOption,
     MaxObjectsOption,
     MaxRowsOption,
     MaxTokensOption,
     ModelOption,
     Output,
     PagesOption,
+    PrefixCacheOption,
     ReasoningOption,
     SeedOption,
     SpatialRefOption,
@@ -82,6 +85,9 @@ def query(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    kv_memory: KvMemoryOption = None,
+    max_context: MaxContextOption = None,
+    prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -105,7 +111,7 @@ def query(
     return answer(
         ask,
         read_pictures(pictures or []),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache),
         output,
     )
 
@@ -129,6 +135,9 @@ def caption(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    kv_memory: KvMemoryOption = None,
+    max_context: MaxContextOption = None,
+    prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -151,7 +160,7 @@ def caption(
     return answer(
         ask,
         read_pictures(_some(pictures)),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache),
         output,
     )
 
@@ -171,6 +180,9 @@ def point(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    kv_memory: KvMemoryOption = None,
+    max_context: MaxContextOption = None,
+    prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -182,7 +194,9 @@ def point(
         adapter=chosen_adapter(adapters, use_adapter), max_objects=max_objects, max_tokens=max_tokens, timeout=timeout
     )
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters)
+    engine = Engine(
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache
+    )
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -200,6 +214,9 @@ def detect(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    kv_memory: KvMemoryOption = None,
+    max_context: MaxContextOption = None,
+    prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -211,7 +228,9 @@ def detect(
         adapter=chosen_adapter(adapters, use_adapter), max_objects=max_objects, max_tokens=max_tokens, timeout=timeout
     )
     ask = Ask("detect", object, settings)
-    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters)
+    engine = Engine(
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache
+    )
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -230,6 +249,9 @@ def segment(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    kv_memory: KvMemoryOption = None,
+    max_context: MaxContextOption = None,
+    prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -242,7 +264,7 @@ def segment(
     return answer(
         ask,
         read_pictures(_some(pictures)),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters),
+        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache),
         Output(json, draw, stream),
     )
 
@@ -263,12 +285,15 @@ def gaze(
     graphs: GraphsOption = Switch.ON,
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
+    kv_memory: KvMemoryOption = None,
+    max_context: MaxContextOption = None,
+    prefix_cache: PrefixCacheOption = Switch.ON,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find where a person looks: their eye is at X Y, or somewhere in --face. The bundled model never learned it."""
     place = gaze_from(x, y, face)
     ask = Ask("gaze", "gaze", checked_settings(seed=seed, timeout=timeout), spatial_refs=[place], force=force)
-    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages)
+    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages, (), kv_memory, max_context, prefix_cache)
     return answer(ask, read_pictures([picture]), engine, Output(json, draw))
 
 

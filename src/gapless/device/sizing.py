@@ -17,6 +17,8 @@ UNKNOWN_MEMORY = 8 * 2**30
 ADAPTER_SHARE = 2
 """Slots for adapters take at most this fraction (one over it) of the machine's memory; the cache's is of what is left.
 """
+MOST_PAGES = 2**24
+"""Of any size: more are never of use."""
 SPARE = 2**30
 """Bytes of a GPU left free beside what was measured: prompts, pictures, what the driver and libraries take later."""
 
@@ -61,20 +63,22 @@ def gpu_pages(limits: DeviceLimits, config: EngineConfig, page_bytes: int, free:
     """Pages for a GPU with `free` bytes, on which one full step held `peak` bytes; and the bytes left for steps.
 
     Slots for adapters are there already. Twice the peak is left, since eager steps and graphs keep memory apart, and
-    `SPARE`. `limits.pages` is what is wanted: as it stands if `config.pages` asked for it, else as much of it as fits,
-    but no fewer than one row needs. Raises `NotEnoughMemory`.
+    `SPARE`. `limits.pages` is what is wanted: as it stands if `config` asked for it, else as much of it as fits, but no
+    fewer than one row needs. Raises `NotEnoughMemory`.
     """
     reserve = 2 * peak + SPARE
     fits = max(0, free - reserve) // page_bytes
-    least = limits.pages if config.pages is not None else _pages_of_a_row(limits) + 1
+    asked = config.pages is not None or config.kv_memory is not None
+    least = limits.pages if asked else pages_of_a_row(limits.max_context, limits.prefix, limits.page_size) + 1
     if fits < least:
         slots = f" and {limits.adapters} slots for adapters" if limits.adapters else ""
         fewer = f", max_adapters (now {limits.adapters}), max_adapter_rank" if limits.adapters else ""
+        size = "pages" if config.kv_memory is None else "kv_memory"
         raise NotEnoughMemory(
             f"the GPU has {_gb(free)} free after the weights{slots}, but {_gb(least * page_bytes + reserve)} are "
             f"needed: {_gb(least * page_bytes)} for {least} pages and {_gb(reserve)} for steps; "
-            f"lower max_rows (now {limits.rows - 1}){fewer}, pages or page_size, or free memory on the GPU",
-            param="pages",
+            f"lower max_rows (now {limits.rows - 1}){fewer}, {size} or page_size, or free memory on the GPU",
+            param=size,
         )
     return min(limits.pages, fits), reserve
 
@@ -99,8 +103,10 @@ def with_pages(limits: DeviceLimits, pages: int) -> DeviceLimits:
     return replace(limits, pages=pages)
 
 
-def _pages_of_a_row(limits: DeviceLimits) -> int:
-    return -(-limits.max_context // limits.page_size) + (limits.prefix % limits.page_size != 0)
+def pages_of_a_row(max_context: int, prefix: int, page_size: int) -> int:
+    """Pages of one request at full context, with a picture of its own: its block's last, partly filled page is kept
+    beside the copy that the request goes on in."""
+    return -(-max_context // page_size) + (prefix % page_size != 0)
 
 
 def _gb(size: int) -> str:
@@ -110,10 +116,10 @@ def _gb(size: int) -> str:
 def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimits:
     """Sizes for a model on a machine with `memory` bytes.
 
-    Rows: `max_rows` and the padding row. Pages: `config.pages` if given (all of them, page 0 included). Otherwise
-    enough for every row at full context, each with a picture of its own whose last, partly filled page is kept beside
-    the row's copy, plus page 0; but no more than a quarter of the memory holds that adapters leave, and no fewer than
-    one row needs. Raises `InvalidRequest` for settings that cannot work, `NotEnoughMemory` for slots that do not fit.
+    Rows: `max_rows` and the padding row. Pages: `config.pages` if given (all of them, page 0 included), or what
+    `config.kv_memory` holds. Otherwise enough for every row at full context (see `pages_of_a_row`), plus page 0; but no
+    more than a quarter of the memory holds that adapters leave, and no fewer than one row needs. Raises
+    `InvalidRequest` for settings that cannot work, `NotEnoughMemory` for slots, or a row, that do not fit.
     """
     for name in ("depth", "max_rows", "page_size", "prefills_per_step"):
         if getattr(config, name) < 1:
@@ -123,7 +129,7 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
     memory -= adapter_memory(model, config, memory // ADAPTER_SHARE)
     return DeviceLimits(
         rows=config.max_rows + 1,
-        pages=_pages(model, config, memory) if config.pages is None else config.pages,
+        pages=_pages(model, config, memory),
         page_size=config.page_size,
         max_context=model.max_context,
         prefix=model.prefix,
@@ -149,6 +155,18 @@ def machine_memory() -> int:
 
 
 def _pages(model: Model, config: EngineConfig, memory: int) -> int:
-    per_row = -(-model.max_context // config.page_size) + (model.prefix % config.page_size != 0)
-    affordable = memory // MEMORY_SHARE // model.page_bytes(config.page_size)
-    return max(per_row + 1, min(config.max_rows * per_row + 1, affordable))
+    """See `device_limits`."""
+    if config.pages is not None:
+        return config.pages
+    page_bytes = model.page_bytes(config.page_size)
+    per_row = pages_of_a_row(model.max_context, model.prefix, config.page_size)
+    if config.kv_memory is None:
+        return max(per_row + 1, min(config.max_rows * per_row + 1, memory // MEMORY_SHARE // page_bytes))
+    if config.kv_memory < (per_row + 1) * page_bytes:
+        raise NotEnoughMemory(
+            f"kv_memory is {_gb(config.kv_memory)}, but one request at the full context of {model.max_context} takes "
+            f"{_gb((per_row + 1) * page_bytes)} ({per_row + 1} pages of {config.page_size} tokens); give as much, or "
+            "lower max_context",
+            param="kv_memory",
+        )
+    return min(MOST_PAGES, config.kv_memory // page_bytes)

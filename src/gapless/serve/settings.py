@@ -28,7 +28,7 @@ from pydantic_settings import (
 )
 
 from gapless.api.shelf import adapter_path
-from gapless.config import Constraints, DType, ImageLimits, Opening, usable_cores
+from gapless.config import Constraints, DType, ImageLimits, Opening, bytes_of, usable_cores
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
@@ -65,6 +65,9 @@ class ServerSettings(BaseSettings):
     max_adapters: Size | None = None
     max_adapter_rank: Annotated[int, Field(ge=1, le=64)] | None = None
     max_context: Size | None = None
+    kv_memory: int | None = None
+    """Bytes; also a text like 8GB, see `config.bytes_of`."""
+    prefix_cache: bool = True
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020
@@ -109,6 +112,11 @@ class ServerSettings(BaseSettings):
             if not isinstance(origin, str) or not (origin == "*" or _ORIGIN.fullmatch(origin)):
                 raise ValueError(f"{shown(origin)} is not * or like https://example.org:8443, with nothing behind it")
         return origins
+
+    @field_validator("kv_memory", mode="before")
+    @classmethod
+    def _bytes(cls, value: Any) -> Any:
+        return None if value is None else bytes_of(value)
 
     @field_validator("adapters", mode="before")
     @classmethod
