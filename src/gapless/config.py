@@ -15,6 +15,8 @@ Constraints = Literal["device", "host"]
 
 MOST_BYTES = 2**50
 """More than any machine has."""
+PICTURE_CACHE = 256 * 2**20
+"""Bytes of decoded pictures that are kept, unless the caller says otherwise: about fifty large ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +119,14 @@ class ImageLimits:
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def bytes_of(size: int | str) -> int:
+def bytes_of(size: int | str, least: int = 1) -> int:
     """Bytes of a number of them, or of a text like "8GB" (a thousand million each) or "1.5 GiB". Raises `ValueError`
     with what is allowed."""
     number = float(size) if isinstance(size, int) and not isinstance(size, bool) else math.nan
     if isinstance(size, str) and (found := re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", size)):
         number = float(found[1]) * _UNITS.get(found[2].upper(), math.nan)
-    if not 1 <= number <= MOST_BYTES:
-        raise ValueError(f"must be bytes, as a number or like 8GB or 8GiB, up to {MOST_BYTES}")
+    if not least <= number <= MOST_BYTES:
+        raise ValueError(f"must be bytes, as a number or like 8GB or 8GiB, from {least} to {MOST_BYTES}")
     return int(number)
 
 

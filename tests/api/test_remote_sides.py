@@ -85,6 +85,13 @@ def test_everything_is_said_before_the_end_and_nothing_is_kept(arena, view):  # 
     assert sorted(freed) == sorted(region.offset for region in regions) and view.lent == 0
 
 
+def test_pins_reach_the_engine(view):  # noqa: F811
+    loop = engine_loop(HandLine(wire.Pin("a", 1), wire.Pin("b", 1), wire.Pin("a", -1), wire.Close(True)), view)
+    loop.run()
+    loop._pin_all()  # also those that came with the last words
+    assert loop._engine.prefixes._pins == {"b": 1}
+
+
 @pytest.fixture
 def young(monkeypatch):
     """A look at the youngest objects takes no time."""
@@ -217,6 +224,14 @@ def test_whoever_asks_an_engine_that_dies_does_not_wait_for_its_totals(both, mon
     dying.join()
     with pytest.raises(EngineDead, match="exit code 9"):
         runner.check()
+
+
+def test_pins_are_told_to_the_engine_in_order(both):
+    process, runner = both
+    for more in (1, 1, -1):
+        runner.pin("a", more)
+    until(lambda: len(process.sent) == 3, "the pins")
+    assert process.sent == [wire.Pin("a", 1), wire.Pin("a", 1), wire.Pin("a", -1)]
 
 
 def test_the_nearest_deadline_of_those_without_room_is_kept(both, monkeypatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.asking import calls, told
+from tests.api.conftest import noise
 from tests.api.engine_room import submit, until
 from tests.api.scripts import run
 from tests.fakes.scene import ask
@@ -74,6 +75,21 @@ def test_tasks_ask_side_by_side(vlm, remote, pictures):
     text, points = asyncio.run(ask_all())
     assert text == vlm.caption(pictures[0], settings={"temperature": 0, "max_tokens": 9})["caption"]
     assert [told(one) for one in points] == [told(vlm.point(image, "star")) for image in pictures]
+
+
+def test_a_second_question_about_a_picture_finds_it_prepared_and_computed(remote):
+    rgb = noise(33)
+    handle, before = remote.encode_image(rgb), remote.stats()
+    first, second = (remote.query(handle, "Why?", settings={"temperature": 0})["metrics"] for _ in range(2))
+    third = remote.query(rgb, "Who?", settings={"temperature": 0})["metrics"]
+    del handle
+    after = remote.stats()
+    assert 0 == first["cached_tokens"] < second["cached_tokens"] and third["cached_tokens"] > 0
+    assert (after["pictures_asked"] - before["pictures_asked"], after["pictures_cut"] - before["pictures_cut"]) == (
+        1,
+        0,
+    )
+    assert 0 < after["cached_share"] < 1
 
 
 def test_logprobs_come_along(vlm, remote):

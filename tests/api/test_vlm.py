@@ -120,7 +120,7 @@ def test_every_form_of_a_picture_gives_the_same_answer(vlm, tmp_path):
 
 def test_an_encoded_image_is_not_decoded_again(vlm, monkeypatch):
     encoded = vlm.encode_image(noise(8))
-    monkeypatch.setattr("gapless.api.desk.prepare", None)
+    monkeypatch.setattr(vlm.desk, "_pictures", None)
     assert vlm.encode_image(encoded) is encoded
     assert "caption" in vlm.caption(encoded, settings={"max_tokens": 3})
     assert "130x90" in repr(encoded)
@@ -141,7 +141,8 @@ def test_the_accounting_says_where_the_time_went(vlm, pictures):
     assert spent.counters.tokens == metrics["output_tokens"] and spent.steps["prefill"] == 1
     assert spent.busy_ms > 0 and spent.host["device"] > 0 and spent.host["commit"] > 0 and spent.host["mask"] == 0
     assert 0 <= metrics["idle_ms"] <= spent.idle_ms + 1e-6
-    assert set(vlm.stats()) == set(spent.as_dict())
+    more = {"asked", "decoded", "cut", "evicted", "held", "held_bytes"}
+    assert set(vlm.stats()) == set(spent.as_dict()) | {f"pictures_{name}" for name in more}
 
 
 def test_many_pictures_come_back_in_order_and_were_in_flight_together(micro_folder):

@@ -110,6 +110,26 @@ def test_what_goes_first_of_a_path_is_its_end():
     assert play(stage, device, later(2, max_tokens=2)) == [24]
 
 
+def test_the_block_of_a_pinned_picture_is_kept_before_all_else_and_never_in_the_way():
+    stage, device = stage_of(pages=1 + 33, adapters=2)
+    stage.engine.pin(picture(1).digest, 2)
+    assert play(stage, device, later(0, max_tokens=2), later(1, adapter=A, max_tokens=2)) == [0, 0]
+    assert play(stage, device, *(later(n, which=n, max_tokens=2) for n in range(2, 9))) == [0] * 7
+    found = play(stage, device, later(9, max_tokens=2), later(10, adapter=A, max_tokens=2))
+    assert found == [PREFIX, PREFIX], "the picture with every adapter, and what was said behind it like any other"
+    stage.engine.pin(picture(1).digest, -1)
+    assert play(stage, device, *(later(n, which=n, max_tokens=2) for n in range(11, 18)), later(18)) == [0] * 7 + [
+        PREFIX
+    ]
+    stage.engine.pin(picture(1).digest, -1)
+    assert play(stage, device, *(later(n, which=n, max_tokens=2) for n in range(19, 26)), later(26)) == [0] * 8
+    stage.engine.pin(picture(1).digest, 1)
+    most = Entry(ask(27, ids=IDS, max_tokens=33 * SIZE - len(IDS) - 1))
+    assert play(stage, device, most, later(28)) == [0, 0], "whoever runs has all pages there are"
+    with pytest.raises(InvariantBroken, match="I5: the picture"):
+        stage.engine.pin(picture(2).digest, -1)
+
+
 @pytest.mark.parametrize("pages", range(12, 30))
 def test_in_any_pool_in_which_they_fit_requests_come_to_their_end(pages):
     """Whatever is kept makes way, also for one that needs nearly all there is."""

@@ -94,7 +94,7 @@ class PrefixMachine(RuleBasedStateMachine):
         self.pool, self.counters, self.keep = PagePool(24, SIZE), Counters(), keep
         self.cache = PrefixCache(self.pool, self.counters, keep=keep)
         self.live: dict[RowRef, dict] = {}
-        self.next = 0
+        self.next = self.pins = 0
 
     def _first(self, space):
         return BLOCK if space[1] else 0
@@ -176,6 +176,17 @@ class PrefixMachine(RuleBasedStateMachine):
         assert self.cache.kept() == idle[len(idle) - len(self.cache.kept()) :]
         self.pool.give_back(taken)
 
+    @rule(more=st.sampled_from([1, 1, -1]))
+    def pin(self, more):
+        if more < 0 and not self.pins:
+            with pytest.raises(InvariantBroken, match="I5"):
+                self.cache.pin("p", more)
+            return
+        self.pins += more
+        kept = set(self.cache.kept())
+        self.cache.pin("p", more)
+        assert set(self.cache.kept()) == kept
+
     @rule(space=st.sampled_from(SPACES))
     def nothing_is_published_twice_or_left_twice(self, space):
         roots = {entry.key: entry for entry in self.cache.entries() if entry.parent is None}
@@ -201,6 +212,10 @@ class PrefixMachine(RuleBasedStateMachine):
         idle = [page for entry in entries if not entry.leases for page in entry.pages]
         assert sorted(self.cache.kept()) == sorted(idle) and self.cache.cached == len(idle)
         assert self.keep or not idle
+        last = [e for e in found if not e.leases and e.parent is None and e.key[1] == "p"] if self.pins else []
+        assert set(self.cache.kept()[len(idle) - sum(len(e.pages) for e in last) :]) == {
+            q for e in last for q in e.pages
+        }
         assert self.cache.free == self.pool.free + len(idle)
         assert sorted(self.cache.held()) == sorted(entry.pages for entry in entries if entry.leases)
 

@@ -65,14 +65,15 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
     assert read_settings(given).opening() == Opening(**given | {"adapters": (("a", "/b"),)})
     assert read_settings({"adapters": "a=/b, c=/d"}).opening().adapters == (("a", "/b"), ("c", "/d"))
     arguments = inspect.signature(gapless.load).parameters
-    assert set(arguments) == set(given) | {"image_limits", "progress", "process"}
+    assert set(arguments) == set(given) | {"image_limits", "progress", "process", "picture_cache"}
     same = [field for field in fields(Opening) if field.name != "adapters"]
     assert all(arguments[field.name].default == field.default for field in same)
 
 
 def test_memory_may_be_told_in_words(tmp_path, monkeypatch):
     file = tmp_path / "server.yaml"
-    file.write_text("kv_memory: 2 GiB\nprefix_cache: false\n")
+    file.write_text("kv_memory: 2 GiB\nprefix_cache: false\npicture_cache: 0\n")
+    assert read_settings({}, file).picture_cache == 0 and read_settings({"picture_cache": "1kb"}).picture_cache == 1000
     assert read_settings({}, file).opening() == Opening(kv_memory=2**31, prefix_cache=False)
     monkeypatch.setenv("GAPLESS_KV_MEMORY", "1.5GB")
     assert read_settings({}, file).kv_memory == 1_500_000_000

@@ -36,7 +36,7 @@ class AsyncVLM:
 
     async def encode_image(self, image: Image) -> EncodedImage:
         """See `VLM.encode_image`."""
-        return await asyncio.to_thread(self.desk.encode, image)
+        return await asyncio.to_thread(self.desk.keep, image)
 
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """See `VLM.load_adapter`."""

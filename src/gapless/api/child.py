@@ -51,6 +51,8 @@ class SocketMailbox:
         self.hasty = False
         self.asked = 0
         """How many `Totals` are owed."""
+        self.pins: list[wire.Pin] = []
+        """Those that the engine was not told of."""
         self.open: set[int] = set()
         """Requests that came and have not been told of their end."""
         self._line = line
@@ -101,6 +103,8 @@ class SocketMailbox:
                     self.shelf.begin(order)
                 case wire.Discard(key=key):
                     self.shelf.discard(key)
+                case wire.Pin() as pin:
+                    self.pins.append(pin)
                 case wire.Tell():
                     self.asked += 1
                 case wire.Close(drain=drain):
@@ -151,6 +155,7 @@ class EngineLoop:
         meter = self._engine.meter
         while True:
             self._cancel_all()
+            self._pin_all()
             busy = self._engine.loop.tick()
             meter.enter(Part.DELIVER)
             self.deliver()
@@ -165,6 +170,11 @@ class EngineLoop:
         if self._mailbox.hasty:
             for request_id in self._mailbox.open:
                 self._mailbox.cancel(request_id)
+
+    def _pin_all(self) -> None:
+        for pin in self._mailbox.pins:
+            self._engine.pin(pin.picture, pin.more)
+        self._mailbox.pins.clear()
 
     def deliver(self) -> None:
         """Send what there is to say."""

@@ -13,12 +13,13 @@ from functools import partial
 from typing import Protocol
 
 from gapless.api.channel import Channel
-from gapless.config import ImageLimits
+from gapless.config import PICTURE_CACHE, ImageLimits
 from gapless.errors import InvalidImage, InvalidRequest
+from gapless.images.cache import PictureCache, PictureCounts
 from gapless.images.crops import CropSpec
 from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
-from gapless.images.picture import mirrored, prepare
+from gapless.images.picture import mirrored
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.records import Picture, Prompt, Sampling
 from gapless.skills.base import Ask, SkillContext, pictured, user_text
@@ -40,12 +41,29 @@ AHEAD = 4
 """The window of a list of pictures, in engine rows: enough to keep all rows busy, while the rest wait undecoded."""
 
 
+class Pin:
+    """As long as it exists, an engine keeps what it computes of a picture before all else. Keeps no engine alive."""
+
+    def __init__(self, runner: EngineHandle, picture: str) -> None:
+        self.runner = weakref.ref(runner)
+        runner.pin(picture, 1)
+        weakref.finalize(self, _unpin, self.runner, picture).atexit = False
+
+
+def _unpin(runner: weakref.ref[EngineHandle], picture: str) -> None:
+    if (living := runner()) is not None:
+        living.pin(picture, -1)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EncodedImage:
-    """A picture decoded and cut once, for any number of questions to models with the same crop settings."""
+    """A picture decoded and cut once, for any number of questions to models with the same crop settings. The engine
+    that it was encoded for keeps what it computes of the picture, as long as this exists and running requests leave
+    room."""
 
     picture: Picture
     crops: CropSpec
+    pin: Pin | None = None
 
     def __repr__(self) -> str:
         return f"EncodedImage({self.picture.width}x{self.picture.height}, {self.picture.digest[:12]})"
@@ -103,6 +121,11 @@ class EngineHandle(Protocol):
         """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
         ...
 
+    def pin(self, picture: str, more: int) -> None:
+        """`more` (1 or -1) handles of the picture with this digest exist: the cache keeps its block before all else.
+        Returns at once, and may be called in a destructor."""
+        ...
+
     def close(self, drain: bool = True, within: float | None = None) -> None:
         """Take no more requests, let running ones end (`drain`) or end them. Raises `EngineDead` if that fails. Returns
         after about `within` seconds whatever happens."""
@@ -115,10 +138,17 @@ class EngineHandle(Protocol):
 
 class Desk:
     """One model behind one engine. `rows`: how many requests the engine runs at once; `window`: how many pictures of a
-    list are prepared and asked about ahead of the one whose answer is awaited."""
+    list are prepared and asked about ahead of the one whose answer is awaited; `picture_cache`: bytes of prepared
+    pictures that are kept."""
 
     def __init__(
-        self, context: SkillContext, crops: CropSpec, limits: ImageLimits, runner: EngineHandle, rows: int
+        self,
+        context: SkillContext,
+        crops: CropSpec,
+        limits: ImageLimits,
+        runner: EngineHandle,
+        rows: int,
+        picture_cache: int = PICTURE_CACHE,
     ) -> None:
         self.context = context
         self.runner = runner
@@ -126,13 +156,14 @@ class Desk:
         self.window = AHEAD * rows
         self._crops = crops
         self._limits = limits
+        self._pictures = PictureCache(crops, limits, picture_cache)
         ending = weakref.finalize(self, runner.abandon)
         ending.atexit = False  # at exit the runner itself lets running requests end
 
     def encode(self, image: Image) -> EncodedImage:
         """Decode and cut a picture. Raises `InvalidImage`; `InvalidRequest` for one cut for another model."""
         if not isinstance(image, EncodedImage):
-            return EncodedImage(prepare(image, self._crops, self._limits), self._crops)
+            return EncodedImage(self._pictures.prepare(image), self._crops)
         if image.crops != self._crops:
             raise InvalidRequest(
                 f"the image was encoded with {image.crops}, but {self.context.name} takes {self._crops}; encode it "
@@ -140,6 +171,13 @@ class Desk:
                 param="image",
             )
         return image
+
+    def keep(self, image: Image) -> EncodedImage:
+        """The same, and what the engine computes of the picture is kept as long as what is returned exists."""
+        encoded = self.encode(image)
+        if encoded.pin is not None and encoded.pin.runner() is self.runner:
+            return encoded
+        return EncodedImage(encoded.picture, encoded.crops, Pin(self.runner, encoded.picture.digest))
 
     def ask(self, image: Image | None, asking: Asking) -> Ask:
         """Put a picture to a question."""
@@ -211,3 +249,7 @@ class Desk:
     def accounting(self) -> Accounting:
         """Totals since the model was loaded: counts, the device's busy and idle time, the loop's time by part."""
         return self.runner.accounting()
+
+    def pictures(self) -> PictureCounts:
+        """Pictures that were asked for since the model was loaded, and what of that was done before."""
+        return self._pictures.counts

@@ -14,7 +14,7 @@ from gapless.api.opening import ROWS, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.shelf import Shelf, adapter_path
 from gapless.api.vlm import VLM
-from gapless.config import Constraints, DType, EngineConfig, ImageLimits, Opening, bytes_of
+from gapless.config import PICTURE_CACHE, Constraints, DType, EngineConfig, ImageLimits, Opening, bytes_of
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
@@ -64,6 +64,7 @@ def load(
     max_context: int | None = None,
     kv_memory: int | str | None = None,
     prefix_cache: bool = True,
+    picture_cache: int | str = PICTURE_CACHE,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -80,6 +81,7 @@ def load(
     for `VLM.load_adapter`. `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64).
     `kv_memory`: instead of `pages`, bytes of the KV cache, as a number or like "8GB". `prefix_cache`: what was computed
     of pictures, prompts and answers is kept in it for later calls that begin alike, until running ones want the room.
+    `picture_cache`: bytes of decoded pictures that are kept in the caller's process likewise (0: none).
     `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
     4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
@@ -95,12 +97,13 @@ def load(
         kv_memory=None if kv_memory is None else _bytes("kv_memory", kv_memory),
         prefix_cache=prefix_cache,
     )
-    return open_model(opening, image_limits, process=process, progress=progress)
+    kept = _bytes("picture_cache", picture_cache, 0)
+    return open_model(opening, image_limits, process=process, progress=progress, picture_cache=kept)
 
 
-def _bytes(name: str, size: object) -> int:
+def _bytes(name: str, size: object, least: int = 1) -> int:
     try:
-        return bytes_of(size)  # type: ignore[arg-type]
+        return bytes_of(size, least)  # type: ignore[arg-type]
     except ValueError as error:
         raise InvalidRequest(f"{name} {error}; got {shown(size)}", param=name) from error
 
@@ -119,6 +122,7 @@ def open_model(
     *,
     process: bool = False,
     progress: Progress | None = None,
+    picture_cache: int = PICTURE_CACHE,
 ) -> VLM:
     """`load`, of arguments that were put together before."""
     _check(opening)
@@ -129,7 +133,7 @@ def open_model(
     if not isinstance(process, bool):
         raise InvalidRequest(f"process must be True or False, not {shown(process)}", param="process")
     limits = image_limits or ImageLimits()
-    return _load_apart(opening, limits, progress) if process else _load_here(opening, limits, progress)
+    return (_load_apart if process else _load_here)(opening, limits, picture_cache, progress)
 
 
 def _check(opening: Opening) -> None:
@@ -154,13 +158,13 @@ def _check(opening: Opening) -> None:
     _check_sizes({name: size for name, size in given if size is not None})
 
 
-def _load_here(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:
+def _load_here(opening: Opening, limits: ImageLimits, picture_cache: int, progress: Progress | None) -> VLM:
     weights = load_weights(opening, progress)
     loaded, table, config = weights.loaded, weights.table, weights.config
     _tokenizer(loaded.config, loaded.tokenizer_path)
     opened, plan = open_device(weights, opening, progress)
     try:
-        return assemble(loaded, opened, table, config, limits, plan, weights.shelf)
+        return assemble(loaded, opened, table, config, limits, plan, weights.shelf, picture_cache)
     except BaseException:
         opened.close()
         raise
@@ -172,7 +176,7 @@ def _arena_bytes(crops: CropSpec, limits: ImageLimits, rows: int) -> int:
     return max(usual, crops.bytes_of(crops.most_tiles(limits.max_pixels)))
 
 
-def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None) -> VLM:
+def _load_apart(opening: Opening, limits: ImageLimits, picture_cache: int, progress: Progress | None) -> VLM:
     """Everything but the engine is here. The files are looked at first: most errors need no process."""
     missing = [name for name in ("zmq", "msgspec") if find_spec(name) is None]
     if missing or sys.platform == "win32":
@@ -203,7 +207,7 @@ def _load_apart(opening: Opening, limits: ImageLimits, progress: Progress | None
         raise
     context = SkillContext(Templates.of(config), tokenizer, ready.prefix, ready.max_context, located.name)
     runner = RemoteRunner(process, ready, opening.constraints == "host")
-    return VLM(Desk(context, crops, limits, runner, ready.rows), plan)
+    return VLM(Desk(context, crops, limits, runner, ready.rows, picture_cache), plan)
 
 
 def _for_child(opening: Opening, located: Located) -> Opening:
@@ -247,6 +251,7 @@ def assemble(
     limits: ImageLimits,
     plan: GpuPlan | None = None,
     shelf: Shelf | None = None,
+    picture_cache: int = PICTURE_CACHE,
 ) -> VLM:
     """Put a loaded model on an open device behind an engine of its own.
 
@@ -262,7 +267,8 @@ def assemble(
         name=loaded.name,
     )
     runner = Runner(device, table, config, shelf)
-    return VLM(Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows), plan)
+    desk = Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows, picture_cache)
+    return VLM(desk, plan)
 
 
 def _check_sizes(sizes: Mapping[str, object]) -> None:

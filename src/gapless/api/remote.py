@@ -61,8 +61,8 @@ class RemoteRunner:
         self._totals, self._standing = ready.totals, Standing()
         self._answers = Answers()
         self._asked: deque[SimpleQueue[None]] = deque()
-        self._orders: SimpleQueue[Request | int | wire.Tell | wire.Shelve | wire.Discard] = SimpleQueue()
-        """Requests, ids to cancel, wishes for totals, adapters to load and to discard."""
+        self._orders: SimpleQueue[Request | int | wire.Tell | wire.Shelve | wire.Discard | wire.Pin] = SimpleQueue()
+        """Requests, ids to cancel, wishes for totals, adapters to load and to discard, pictures to pin."""
         self._shelf = RemoteShelf(ready.adapters)
         self._pending: deque[Request] = deque()
         self._given_up: set[int] = set()
@@ -152,6 +152,11 @@ class RemoteRunner:
     def cancel(self, request_id: int) -> None:
         """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
         self._orders.put(request_id)
+        self._wake()
+
+    def pin(self, picture: str, more: int) -> None:
+        """See `EngineHandle.pin`."""
+        self._orders.put(wire.Pin(picture, more))
         self._wake()
 
     def load_adapter(self, name: str, path: str) -> None:
@@ -303,7 +308,7 @@ class RemoteRunner:
                         self._cancel(request_id)
                     case wire.Discard(key=key):
                         self._shelf.unused.append(key)
-                    case wire.Tell() | wire.Shelve() as order:
+                    case wire.Tell() | wire.Shelve() | wire.Pin() as order:
                         self._process.line.send(order)
 
     def _cancel(self, request_id: int) -> None:

@@ -4,8 +4,8 @@ In: requests with a channel each, cancellations. Out: every request's emissions 
 one finish, whatever happens. If the loop raises, every waiting and every later call gets `EngineDead` with the cause
 (I11). Each time the engine falls idle its ledgers are audited; a failed audit ends it the same way.
 
-A destructor may run on any thread, even the engine's own, in the middle of anything. So `cancel` and `abandon` take no
-lock of the runner's and wait for nothing: they leave a note and wake the engine's thread.
+A destructor may run on any thread, even the engine's own, in the middle of anything. So `cancel`, `pin` and `abandon`
+take no lock of the runner's and wait for nothing: they leave a note and wake the engine's thread.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Runner:
         self._open: dict[int, Channel] = {}
         self._answers = Answers()
         self._cancels: SimpleQueue[int] = SimpleQueue()
+        self._pins: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._closing = False
         self._hasty = False
         self._given_up: set[int] = set()
@@ -112,6 +113,11 @@ class Runner:
     def cancel(self, request_id: int) -> None:
         """Ask for the end of a request. Returns at once; ids that are unknown or over are harmless."""
         self._cancels.put(request_id)
+        self._mailbox.notify()
+
+    def pin(self, picture: str, more: int) -> None:
+        """See `EngineHandle.pin`."""
+        self._pins.put((picture, more))
         self._mailbox.notify()
 
     def load_adapter(self, name: str, path: str) -> None:
@@ -198,6 +204,7 @@ class Runner:
         meter = self._engine.meter
         while True:
             self._take_cancels()
+            self._take_pins()
             busy = self._engine.loop.tick()
             meter.enter(Part.DELIVER)
             self._deliver()
@@ -219,6 +226,11 @@ class Runner:
                 if request_id in self._open:
                     self._given_up.add(request_id)
                     self._mailbox.cancel(request_id)
+
+    def _take_pins(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._engine.pin(*self._pins.get_nowait())
 
     def _deliver(self) -> None:
         for emission in self._engine.loop.book.take_emissions():

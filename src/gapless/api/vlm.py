@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -52,8 +53,12 @@ class VLM:
         return f"VLM({self.desk.context.name!r} on {where}, up to {self.desk.rows} requests at once)"
 
     def encode_image(self, image: Image) -> EncodedImage:
-        """Decode a picture once for several questions: a path, bytes, PIL image or numpy uint8 [H, W, 3]."""
-        return self.desk.encode(image)
+        """Decode a picture once for several questions: a path, bytes, PIL image or numpy uint8 [H, W, 3].
+
+        As long as what is returned exists, what the first question computes of the picture (its block of the KV cache,
+        one for each adapter) is kept before all else: it goes only when requests that run have no other room.
+        """
+        return self.desk.keep(image)
 
     def query(
         self,
@@ -195,8 +200,9 @@ class VLM:
         return self.desk.accounting()
 
     def stats(self) -> dict[str, Any]:
-        """The same as plain numbers; `Accounting.as_dict` says which."""
-        return self.desk.accounting().as_dict()
+        """The same as plain numbers; `Accounting.as_dict` says which, and `PictureCounts` those of pictures_NAME."""
+        pictures = asdict(self.desk.pictures())
+        return self.desk.accounting().as_dict() | {f"pictures_{name}": count for name, count in pictures.items()}
 
     def close(self, drain: bool = True) -> None:
         """Take no more requests, wait for running ones (with `drain` False they end with `EngineClosed`), end the

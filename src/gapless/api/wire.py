@@ -182,6 +182,13 @@ class Discard(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Pin(msgspec.Struct, frozen=True, tag=True):
+    """See `EngineHandle.pin`."""
+
+    picture: str
+    more: int
+
+
 class Tell(msgspec.Struct, frozen=True, tag=True):
     """Send `Totals`."""
 
@@ -192,7 +199,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     drain: bool
 
 
-Downward = Open | Submit | Cancel | Shelve | Discard | Tell | Close
+Downward = Open | Submit | Cancel | Shelve | Discard | Pin | Tell | Close
 
 
 # -- from the engine -----------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class VlmRig:
             device = self._open(ending, table, config)
             plan = getattr(device, "plan", None)
             self._models[depth] = ending
-            self._vlms[depth] = assemble(self._loaded, device, table, config, ImageLimits(), plan)
+            self._vlms[depth] = assemble(self._loaded, device, table, config, ImageLimits(), plan, picture_cache=0)
         return self._vlms[depth]
 
     def _pages(self) -> int:

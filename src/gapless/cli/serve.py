@@ -68,6 +68,16 @@ MaxBody = Annotated[
     int | None,
     typer.Option("--max-body-bytes", metavar="N", rich_help_panel=LIMITS, help="Larger bodies are told 413."),
 ]
+PictureCacheSize = Annotated[
+    str | None,
+    typer.Option(
+        "--picture-cache",
+        metavar="SIZE",
+        callback=checked_bytes,
+        rich_help_panel=LIMITS,
+        help="Decoded pictures that are kept, like 1GB; 0: none. Not given: 256 MiB.",
+    ),
+]
 RequestTimeout = Annotated[
     float | None,
     typer.Option("--request-timeout", metavar="SECONDS", rich_help_panel=LIMITS, help="Most an answer may take."),
@@ -155,6 +165,7 @@ def serve(
     rate_limit: RateLimit = None,
     rate_burst: RateBurst = None,
     max_body_bytes: MaxBody = None,
+    picture_cache: PictureCacheSize = None,
     request_timeout: RequestTimeout = None,
     drain_timeout: DrainTimeout = None,
     device: Device = None,
@@ -186,22 +197,22 @@ def serve(
         "rate_limit": rate_limit,
         "rate_burst": rate_burst,
         "max_body_bytes": max_body_bytes,
+        "picture_cache": picture_cache,
         "request_timeout": request_timeout,
         "drain_timeout": drain_timeout,
         "device": device,
         "dtype": None if dtype is None else dtype.for_load(),
         "depth": depth,
-        "graphs": None if graphs is None else graphs is Switch.ON,
         "max_rows": max_rows,
         "pages": pages,
         "kv_memory": kv_memory,
         "max_context": max_context,
-        "prefix_cache": None if prefix_cache is None else prefix_cache is Switch.ON,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,
         "max_adapter_rank": max_adapter_rank,
-        "process": None if process is None else process is Switch.ON,
     }
+    switches = {"graphs": graphs, "prefix_cache": prefix_cache, "process": process}
+    flags |= {name: switch is Switch.ON for name, switch in switches.items() if switch is not None}
     return _run(_settings({name: value for name, value in flags.items() if value is not None}, config))
 
 

@@ -81,6 +81,10 @@ class Engine:
             meter=self.meter,
         )
 
+    def pin(self, picture: str, more: int) -> None:
+        """So many more handles of a picture, by its digest, exist (or fewer). For the loop's thread, between ticks."""
+        self.prefixes.pin(picture, more)
+
     def standing(self) -> Standing:
         """What is held now. For any thread: counts alone are read, each as it is at its moment."""
         running = sum(not seq.finalized for seq in self.roster.by_age())

@@ -7,7 +7,8 @@ are compared item by item, never by a hash. A cache belongs to one engine, that 
 
 What flows in: items, and pages that others have taken. What flows out: paths, root first, and pages. Invariants:
 whoever holds an entry holds all before it; an entry that nobody holds is kept until its pages are wanted, the one left
-the longest ago goes first, and none before what follows on it; entries are never written (a block's partly filled last
+the longest ago goes first, blocks of pinned pictures after all others, and none before what follows on it; entries are
+never written (a block's partly filled last
 page is copied); one that was withdrawn is found by nobody, nor what follows on it, and stays until its last holder
 leaves.
 """
@@ -64,6 +65,10 @@ class PrefixCache:
         self._keep = keep
         self._roots: dict[tuple[Item, ...], PrefixEntry] = {}  # by space
         self._idle: dict[PrefixEntry, None] = {}  # left the longest ago first, and so what follows before what it is on
+        self._idle_pinned: dict[
+            PrefixEntry, None
+        ] = {}  # blocks of pinned pictures, likewise; nothing follows on others
+        self._pins: dict[str, int] = {}  # by picture
         self._leaving: set[PrefixEntry] = set()
         self.cached = 0
         """Pages of entries that nobody holds."""
@@ -88,7 +93,7 @@ class PrefixCache:
         return self._pages.take_freed()
 
     def _evict(self) -> None:
-        entry = next(iter(self._idle))
+        entry = next(iter(self._idle or self._idle_pinned))
         if entry.children:
             raise InvariantBroken(f"I5: pages {entry.pages} are evicted before what follows on them")
         self._rest_no_more(entry)
@@ -129,7 +134,7 @@ class PrefixCache:
             if entry.leases:
                 continue
             if self._keep and not entry.withdrawn and (entry.pages or entry.children):
-                self._idle[entry] = None
+                self._resting(entry)[entry] = None
                 self.cached += len(entry.pages)
                 continue
             if entry.withdrawn:
@@ -173,12 +178,32 @@ class PrefixCache:
         return (entry.end // size + 1) * size
 
     def _rest_no_more(self, entry: PrefixEntry) -> None:
-        del self._idle[entry]
+        del self._resting(entry)[entry]
         self.cached -= len(entry.pages)
+
+    def _resting(self, entry: PrefixEntry) -> dict[PrefixEntry, None]:
+        """Where it stands in line when nobody holds it."""
+        return self._idle_pinned if entry.parent is None and entry.key[1] in self._pins else self._idle
 
     def _hide(self, entry: PrefixEntry) -> None:
         siblings = self._roots if entry.parent is None else entry.parent.children
         del siblings[entry.key]
+
+    # -- pins -------------------------------------------------------------------------------------------------------
+
+    def pin(self, picture: str, more: int) -> None:
+        """So many more handles want a picture's blocks, whatever the adapter, to be kept as long as possible."""
+        roots = [root for root in self._roots.values() if root.key[1] == picture and not root.leases]
+        lines = [self._resting(root) for root in roots]
+        count = self._pins.pop(picture, 0) + more
+        if count < 0:
+            raise InvariantBroken(f"I5: the picture {picture} has {count} pins")
+        if count:
+            self._pins[picture] = count
+        for root, line in zip(roots, lines, strict=True):
+            if self._resting(root) is not line:
+                del line[root]
+                self._resting(root)[root] = None
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
@@ -208,7 +233,7 @@ class PrefixCache:
 
     def kept(self) -> list[int]:
         """Pages of entries that nobody holds, for the audit: one reference each."""
-        return [page for entry in self._idle for page in entry.pages]
+        return [page for entry in (*self._idle, *self._idle_pinned) for page in entry.pages]
 
 
 def space_of(prompt: Prompt, adapter: Adapter | None) -> Space:

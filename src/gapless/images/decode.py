@@ -51,12 +51,26 @@ def load_picture(source: PictureSource, limits: ImageLimits) -> RGB:
         with _lazy:
             _load(source, limits)
         return _from_image(source, limits)
+    data = encoded(source, limits)
+    assert data is not None
+    return _from_image(_open(data, limits), limits)
+
+
+def encoded(source: PictureSource, limits: ImageLimits) -> bytes | None:
+    """The bytes of a picture that is still to be decoded; None for one that came as pixels. Of a file of more bytes
+    than the limits allow, one more than they do, which `load_picture` then refuses. Raises `InvalidImage`."""
+    if isinstance(source, np.ndarray | Image.Image):
+        return None
     if isinstance(source, bytes | bytearray | memoryview):
-        return _from_image(_open(bytes(source), limits), limits)
+        return bytes(source)
     if isinstance(source, str | os.PathLike):
-        return _from_image(_open(_read(source, limits), limits), limits)
+        return _read(source, limits)
+    raise _no_picture(source)
+
+
+def _no_picture(source: object) -> InvalidImage:
     kind = type(source).__name__
-    raise _refuse(f"a picture must be a path, bytes, a PIL image or a numpy array [H, W, 3] of uint8, not {kind}")
+    return _refuse(f"a picture must be a path, bytes, a PIL image or a numpy array [H, W, 3] of uint8, not {kind}")
 
 
 def _refuse(message: str) -> InvalidImage:

@@ -22,9 +22,14 @@ DEFAULT_LIMITS = ImageLimits()
 def prepare(source: PictureSource, spec: CropSpec, limits: ImageLimits = DEFAULT_LIMITS) -> Picture:
     """Decode, turn upright, cut. Raises `InvalidImage` when the source cannot be read or exceeds `limits`."""
     rgb = load_picture(source, limits)
+    return from_pixels(rgb, spec, digest(rgb, spec))
+
+
+def from_pixels(rgb: RGB, spec: CropSpec, digest: str) -> Picture:
+    """Cut upright pixels uint8 [H, W, 3], whose `digest` is that of the function of that name."""
     crops, tiling = cut(rgb, spec)
     height, width = rgb.shape[:2]
-    return Picture(digest=digest(rgb, spec), crops=crops, tiling=tiling, width=width, height=height)
+    return Picture(digest=digest, crops=crops, tiling=tiling, width=width, height=height)
 
 
 def mirrored(picture: Picture) -> Picture:

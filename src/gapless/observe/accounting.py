@@ -84,6 +84,11 @@ class Accounting:
         return self.idle_ms / total if total else 0.0
 
     @property
+    def cached_share(self) -> float:
+        """Of the prompts' tokens, pictures among them, those that were there already, 0..1; 0 before there were any."""
+        return self.counters.cached_tokens / max(self.counters.prompt_tokens, 1)
+
+    @property
     def step_ms(self) -> float:
         """Mean time of a step with the gap before it."""
         return (self.busy_ms + self.idle_ms) / max(sum(self.steps.values()), 1)
@@ -105,10 +110,19 @@ class Accounting:
         return sum(n * spent for n, spent in enumerate(self.in_flight)) / total if total else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, flat: the counters; `busy_ms`, `idle_ms`, `idle_share`, `step_ms`, `decode_ms`; `KIND_busy_ms`
-        by kind of step; `PART_ms` of the host's work and `wait_REASON_ms` of its waits; `wall_ms`; `steps_in_flight`,
-        and `in_flight_ms`, a list by number of steps."""
-        whole = ("busy_ms", "idle_ms", "idle_share", "step_ms", "decode_ms", "wall_ms", "steps_in_flight")
+        """Plain numbers, flat: the counters and `cached_share`; `busy_ms`, `idle_ms`, `idle_share`, `step_ms`,
+        `decode_ms`; `KIND_busy_ms` by kind of step; `PART_ms` of the host's work and `wait_REASON_ms` of its waits;
+        `wall_ms`; `steps_in_flight`, and `in_flight_ms`, a list by number of steps."""
+        whole = (
+            "cached_share",
+            "busy_ms",
+            "idle_ms",
+            "idle_share",
+            "step_ms",
+            "decode_ms",
+            "wall_ms",
+            "steps_in_flight",
+        )
         return (
             asdict(self.counters)
             | {name: getattr(self, name) for name in whole}

@@ -18,6 +18,7 @@ from gapless.api.aio import AsyncVLM
 from gapless.api.load import Progress
 from gapless.api.vlm import VLM
 from gapless.errors import EngineDead, GaplessError
+from gapless.images.cache import PictureCounts
 from gapless.observe.accounting import Snapshot
 from gapless.serve.errors import NotServing
 
@@ -108,6 +109,11 @@ class Engine:
         """What it has done, and the model's name; None before there is one. May wait for a moment (any thread)."""
         vlm = self._vlm
         return None if vlm is None else (vlm.desk.runner.snapshot(), vlm.desk.context.name)
+
+    def pictures(self) -> tuple[PictureCounts, str] | None:
+        """Pictures that it was asked about, and the model's name; None before there is one (any thread)."""
+        vlm = self._vlm
+        return None if vlm is None else (vlm.desk.pictures(), vlm.desk.context.name)
 
     def death(self) -> GaplessError | None:
         """Why there will be no more answers, None if there may be."""

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 
+from gapless.images.cache import PictureCounts
 from gapless.observe.accounting import Snapshot
 from gapless.observe.answers import Spread
 from gapless.observe.meter import Part
@@ -112,8 +113,9 @@ class MetricsRoutes:
         ]
 
     def _text(self, door: list[Metric]) -> bytes:
-        told = self._engine.snapshot()
+        told, pictures = self._engine.snapshot(), self._engine.pictures()
         lines = [*door, *(() if told is None else self._sheet.families(*told))]
+        lines += () if pictures is None else self._sheet.pictures(*pictures)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Lines(lines))
         ProcessCollector(registry=registry)
@@ -158,6 +160,25 @@ class Sheet:
         yield from self._labelled_counters(snapshot, model)
         for key, (name, words) in SPREADS.items():
             yield _histogram(name, f"Spread of requests: {words}.", snapshot.endings.spreads[key], model)
+
+    def pictures(self, counts: PictureCounts, model: str) -> Iterator[Metric]:
+        """Metrics of the pictures that were prepared, and of those that are kept."""
+        for name, value, words in (
+            ("pictures_kept", counts.held, "Decoded pictures that are kept."),
+            ("pictures_kept_bytes", counts.held_bytes, "What they take."),
+        ):
+            gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
+            gauge.add_metric([model], value)
+            yield gauge
+        for name, value, words in (
+            ("pictures_prepared", counts.asked, "Pictures that came, those that were refused too."),
+            ("pictures_decoded", counts.decoded, "Of these, those that had to be decoded."),
+            ("pictures_cut", counts.cut, "Of these, those whose pixels were new."),
+            ("picture_evictions", counts.evicted, "Decoded pictures that made room for others."),
+        ):
+            counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
+            counter.add_metric([model], self._forward(name, "", value))
+            yield counter
 
     def _counters(self, snapshot: Snapshot, model: str) -> Iterator[Metric]:
         accounting, counted = snapshot.accounting, snapshot.accounting.counters

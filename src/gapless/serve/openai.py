@@ -129,9 +129,13 @@ class OpenAIRoutes:
 async def _image(vlm: AsyncVLM, part: PicturePart) -> EncodedImage:
     """A picture, decoded once for all choices. Raises `InvalidImage` naming its place."""
     try:
-        return await vlm.encode_image(await asyncio.to_thread(picture_bytes, str(part.source)))
+        return await asyncio.to_thread(_read, vlm, str(part.source))
     except InvalidImage as error:
         raise InvalidImage(str(error), param=part.where) from error
+
+
+def _read(vlm: AsyncVLM, source: str) -> EncodedImage:
+    return vlm.desk.encode(picture_bytes(source))
 
 
 def _ask(

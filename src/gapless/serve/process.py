@@ -41,7 +41,13 @@ _log = logging.getLogger("gapless.serve")
 
 def load_model(settings: ServerSettings, progress: Progress) -> VLM:
     """The model that the settings name."""
-    return open_model(settings.opening(), settings.image_limits(), process=settings.process, progress=progress)
+    return open_model(
+        settings.opening(),
+        settings.image_limits(),
+        process=settings.process,
+        progress=progress,
+        picture_cache=settings.picture_cache,
+    )
 
 
 def run(settings: ServerSettings, watcher: Watcher) -> int:

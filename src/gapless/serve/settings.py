@@ -28,7 +28,7 @@ from pydantic_settings import (
 )
 
 from gapless.api.shelf import adapter_path
-from gapless.config import Constraints, DType, ImageLimits, Opening, bytes_of, usable_cores
+from gapless.config import PICTURE_CACHE, Constraints, DType, ImageLimits, Opening, bytes_of, usable_cores
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
@@ -88,6 +88,8 @@ class ServerSettings(BaseSettings):
     max_body_bytes: Size = 32 * 2**20
     max_pixels: Size = 100_000_000
     max_pictures: Size = 8
+    picture_cache: int = PICTURE_CACHE
+    """Bytes, as `kv_memory`; 0: none."""
     header_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0
     request_timeout: Seconds = 300.0
@@ -117,6 +119,11 @@ class ServerSettings(BaseSettings):
     @classmethod
     def _bytes(cls, value: Any) -> Any:
         return None if value is None else bytes_of(value)
+
+    @field_validator("picture_cache", mode="before")
+    @classmethod
+    def _bytes_or_none(cls, value: Any) -> Any:
+        return bytes_of(value, 0)
 
     @field_validator("adapters", mode="before")
     @classmethod

@@ -1,0 +1,109 @@
+"""Whatever was done for a picture or a conversation is not done again: decoding, cutting, vision, prefill."""
+
+import asyncio
+import gc
+import io
+
+import pytest
+from PIL import Image
+from tests.api.asking import idle, told
+from tests.api.conftest import noise
+from tests.api.engine_room import until
+
+import gapless
+from gapless import AsyncVLM
+from gapless.models.moondream.model import Moondream
+
+PLAIN = {"temperature": 0, "max_tokens": 4}
+
+
+def file_of(seed):
+    out = io.BytesIO()
+    Image.fromarray(noise(seed)).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def fresh(micro_folder):
+    with gapless.load(micro_folder) as vlm:
+        yield vlm
+
+
+def pins(vlm):
+    return dict(vlm.desk.runner._engine.prefixes._pins)
+
+
+def test_a_second_question_skips_decoding_cutting_vision_and_the_prefill(fresh, monkeypatch):
+    towers = []
+    encode = Moondream.encode_picture
+    monkeypatch.setattr(Moondream, "encode_picture", lambda self, *args: towers.append(1) or encode(self, *args))
+    first = fresh.query(file_of(1), "Why?", settings=PLAIN)
+    again = fresh.query(file_of(1), "Why?", settings=PLAIN)
+    other = fresh.caption(file_of(1), settings=PLAIN)
+    stats, prefix = fresh.stats(), fresh.desk.context.prefix
+    assert told(first) == told(again) and len(towers) == 1
+    assert (stats["pictures_asked"], stats["pictures_decoded"], stats["pictures_cut"]) == (3, 1, 1)
+    assert first["metrics"]["cached_tokens"] == 0 < prefix <= other["metrics"]["cached_tokens"]
+    assert prefix <= again["metrics"]["cached_tokens"] < again["metrics"]["input_tokens"]
+    assert (stats["pictures"], stats["shared_pictures"], stats["prefix_hits"], stats["prefix_misses"]) == (3, 2, 2, 1)
+    shares = [one["metrics"][name] for name in ("cached_tokens", "input_tokens") for one in (first, again, other)]
+    assert stats["cached_share"] == sum(shares[:3]) / sum(shares[3:])
+
+
+def test_a_further_turn_skips_all_before_it(fresh):
+    part = {"type": "image", "image": file_of(2)}
+    messages = [{"role": "user", "content": [part, {"type": "text", "text": "What is this, in a few words, please?"}]}]
+    first = fresh.chat(messages, settings=PLAIN)
+    messages += [first["message"], {"role": "user", "content": "And is there anything else?"}]
+    second = fresh.chat(messages, settings=PLAIN)["metrics"]
+    before = first["metrics"]["input_tokens"]
+    assert before - 16 < second["cached_tokens"] < second["input_tokens"], "all but the last page, which was not full"
+    assert fresh.stats()["pictures_decoded"] == 1
+
+
+def test_a_handle_pins_its_picture_until_it_is_dropped(fresh):
+    rgb = noise(3)
+    one, two = fresh.encode_image(rgb), fresh.encode_image(rgb)
+    assert fresh.encode_image(one) is one
+    digest = one.picture.digest
+    until(lambda: pins(fresh) == {digest: 2}, "two pins")
+    answers = [told(fresh.caption(image, settings=PLAIN)) for image in (one, rgb, two)]
+    assert answers[0] == answers[1] == answers[2]
+    assert pins(fresh) == {digest: 2}, "questions about the picture itself pin nothing"
+    del one
+    until(lambda: pins(fresh) == {digest: 1}, "one pin")
+    del two
+    gc.collect()
+    until(lambda: pins(fresh) == {}, "none")
+    idle(fresh)
+
+
+def test_a_handle_of_another_engine_is_pinned_here_when_it_is_encoded_here(fresh, vlm):
+    theirs = vlm.encode_image(noise(4))
+    told(fresh.caption(theirs, settings=PLAIN))
+    assert pins(fresh) == {}
+    ours = fresh.encode_image(theirs)
+    until(lambda: pins(fresh) == {ours.picture.digest: 1}, "a pin")
+    assert ours.picture is theirs.picture
+
+
+def test_handles_of_tasks_pin_too_and_outlive_their_engine(micro_folder):
+    async def encoded():
+        async with AsyncVLM(gapless.load(micro_folder)) as model:
+            handle = await model.encode_image(noise(5))
+            until(lambda: pins(model) == {handle.picture.digest: 1}, "a pin")
+            return handle
+
+    handle = asyncio.run(encoded())
+    gc.collect()
+    assert handle.pin.runner() is None, "a handle keeps no engine"
+    assert handle.picture.width == 130
+    del handle
+
+
+def test_without_room_for_pictures_each_is_prepared_anew(micro_folder):
+    with gapless.load(micro_folder, picture_cache=0) as vlm:
+        for _ in range(2):
+            vlm.caption(file_of(1), settings=PLAIN)
+        stats = vlm.stats()
+    assert (stats["pictures_cut"], stats["pictures_held"], stats["shared_pictures"]) == (2, 0, 1)
