@@ -21,8 +21,16 @@ from gapless.models.moondream.weights_map import PREFIX
 FEW = {"temperature": 0, "max_tokens": 3}
 
 
-def test_s_mem_01_and_02_nothing_of_a_picture_is_kept_after_its_answer(vlm):
+@pytest.mark.parametrize("room", [0, 4 * 5 * 28 * 28 * 3])
+def test_s_mem_01_and_02_no_more_of_pictures_is_kept_after_their_answers_than_is_said(micro_folder, room):
     """Twenty distinct pictures, answered, streamed and left: their crops are free while the engine lives on."""
+    with gapless.load(micro_folder, picture_cache=room) as vlm:
+        kept = [crops() for crops in _twenty(vlm)]
+        assert sum(one.nbytes for one in kept if one is not None) == vlm.stats()["pictures_held_bytes"] <= room
+        assert all(one is None for one in kept[: 20 - vlm.stats()["pictures_held"]])
+
+
+def _twenty(vlm):
     crops = []
     for i in range(20):
         encoded = vlm.encode_image(noise(i, 60 + 3 * i, 90))
@@ -35,7 +43,7 @@ def test_s_mem_01_and_02_nothing_of_a_picture_is_kept_after_its_answer(vlm):
     idle(vlm)
     vlm.query(question="x", settings=FEW)  # the step after takes the place of the last one's
     gc.collect()
-    assert [ref() is None for ref in crops] == [True] * 20
+    return crops
 
 
 def test_s_mem_04_an_engine_that_ended_keeps_neither_cache_nor_threads(micro_folder):
@@ -52,14 +60,14 @@ def test_s_mem_04_an_engine_that_ended_keeps_neither_cache_nor_threads(micro_fol
 
 
 def test_s_mem_05_of_a_long_list_only_a_window_is_decoded_ahead(micro_folder, monkeypatch):
-    ahead, prepare = [], desk.prepare
+    ahead, prepare = [], desk.PictureCache.prepare
     with gapless.load(micro_folder, max_rows=1) as model:
 
         def counted(*args):
             ahead.append(len(ahead) + 1 - model.stats()["finished"])
             return prepare(*args)
 
-        monkeypatch.setattr(desk, "prepare", counted)
+        monkeypatch.setattr(desk.PictureCache, "prepare", counted)
         results = model.caption([noise(i) for i in range(16)], settings=FEW)
         assert len(results) == len(ahead) == 16
         assert max(ahead) <= model.desk.window + 1 < 16

@@ -46,10 +46,16 @@ def test_inspect_of_a_whole_checkpoint(tmp_path: Path, capsys: pytest.CaptureFix
     assert (found["tensors"], found["parameters"], found["bytes"]) == (len(tensors), count, 4 * count)
     assert found["memory"] == {"float32": 4 * count, "bfloat16": 2 * count, "float16": 2 * count}
     assert (found["dtypes"], found["problems"]) == ({"F32": len(tensors)}, [])
-    assert found["dimensions"]["text"]["dim"] == 64
+    text = found["dimensions"]["text"]
+    assert text["dim"] == 64
+    cache = found["kv_cache"]["float16"]
+    assert cache["token"] == 2 * 2 * 64 * text["n_layers"] and cache["context"] == text["max_context"]
+    pages = -(-cache["context"] // 16) + 1  # a picture's block ends within a page
+    assert cache["rows"] == {str(n): (n * pages + 1) * 16 * cache["token"] for n in (1, 8, 16, 32, 64)}
+    assert found["kv_cache"]["float32"]["token"] == 2 * cache["token"]
     assert main(["inspect", str(folder)]) == 0
     out, err = capsys.readouterr()
-    assert "hugging face" in out and "weights take" in out and err == ""
+    assert "hugging face" in out and "weights take" in out and "KV cache, bfloat16" in out and err == ""
     assert out.startswith("folder ") and " None" not in out
 
 

@@ -114,6 +114,8 @@ def test_what_an_answer_says_of_itself_is_what_is_counted(alone):
     assert found["inter_token_latency_seconds_count",] == outputs - 3
     assert found["inter_token_latency_seconds_sum",] == pytest.approx(sum(one["decode_time_ms"] for one in told) / 1e3)
     assert found["pictures_total",] == 2 and found["picture_hits_total",] == 1
+    assert [found[f"pictures_{what}_total",] for what in ("prepared", "decoded", "cut")] == [2, 1, 1]
+    assert found["pictures_kept",] == 1 and found["pictures_kept_bytes",] > 0 == found["picture_evictions_total",]
     cached = [one["cached_tokens"] for one in told]
     assert cached[:2] == [0, 0] and 0 < cached[2] < told[2]["input_tokens"], "the same question about the same picture"
     assert found["prefix_cache_hits_total",] == cached[2] and found["prefix_cache_queries_total",] == inputs

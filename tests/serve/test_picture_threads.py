@@ -33,7 +33,7 @@ async def begun(site):
 def slow_pictures(monkeypatch):
     """Decoding waits until it is let go; who does it, and how many at once, is noted."""
     seen = SimpleNamespace(now=0, most=0, names=set(), go=threading.Event(), lock=threading.Lock())
-    real = desk.prepare
+    real = desk.PictureCache.prepare
 
     def slow(*arguments):
         with seen.lock:
@@ -45,7 +45,7 @@ def slow_pictures(monkeypatch):
             seen.now -= 1
         return real(*arguments)
 
-    monkeypatch.setattr(desk, "prepare", slow)
+    monkeypatch.setattr(desk.PictureCache, "prepare", slow)
     yield seen
     seen.go.set()
 

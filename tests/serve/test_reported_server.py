@@ -12,8 +12,8 @@ from tests.api.asking import idle
 from tests.serve.conftest import SMALL, png, url
 from tests.serve.test_door import called
 
+from gapless.images.cache import PictureCache
 from gapless.images.data_url import picture_bytes
-from gapless.images.picture import prepare
 from gapless.serve import moondream
 
 ROUTES = ("query", "caption", "detect", "point", "segment")
@@ -81,16 +81,17 @@ def test_s_con_13_health_does_not_wait_for_a_picture(site, held_decoding):
 @pytest.mark.parametrize("stream", [False, True])
 def test_s_con_04_a_client_that_leaves_while_its_picture_is_decoded_leaves_no_orphan(site, vlm, monkeypatch, stream):
     reached, go_on, decoded = threading.Event(), threading.Event(), threading.Event()
+    prepare = PictureCache.prepare
 
-    def slowly(image, crops, limits):
+    def slowly(cache, image):
         reached.set()
         assert go_on.wait(20)
         try:
-            return prepare(image, crops, limits)
+            return prepare(cache, image)
         finally:
             decoded.set()
 
-    monkeypatch.setattr("gapless.api.desk.prepare", slowly)
+    monkeypatch.setattr("gapless.api.desk.PictureCache.prepare", slowly)
     before = vlm.accounting().counters.prefill_steps
     body = {"image_url": url(png(1)), "question": "What?", "settings": SMALL, "stream": stream}
 

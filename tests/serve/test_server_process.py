@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -73,7 +74,10 @@ def test_from_start_to_end(endless_folder, tmp_path, process):
         assert server.process.stdout.read() == b""
         lines = server.log.read_text().splitlines()
         assert "gapless: stopping: 2 requests running, for 30 seconds at most; again to end now" in lines
-        assert lines[-1] == "gapless: stopped"
+        told = re.fullmatch(
+            r"gapless: answered 3 requests; \d+% of [\d,]+ prompt tokens were .* (\d+) had .*", lines[-2]
+        )
+        assert told and int(told[1]) < 30 and lines[-1] == "gapless: stopped"
         lines = [line for line in lines if not line.startswith("gapless: ")]
         assert len(lines) > 25 and all(json.loads(line)["request_id"] for line in lines)
     finally:

@@ -13,9 +13,14 @@ from gapless.cli.show import json_line
 from gapless.cli.terminal import complain, table
 
 if TYPE_CHECKING:
+    from gapless.models.moondream.config import MoondreamConfig
     from gapless.models.moondream.inspecting import Inspected
 
 OURS = f"{LICENCE}, as the package"
+ROWS_TOLD = (1, 8, 16, 32, 64)
+"""Requests at once, of which it is said what they take."""
+TWIN = "float16"
+"""Takes what bfloat16 takes."""
 SPELT_OUT = 20
 """Problems that are shown to people; the rest are counted."""
 
@@ -41,9 +46,11 @@ def inspect(folder: FolderArgument, json: ReportJsonOption = False) -> int:
 
 def _facts(found: Inspected, name: str) -> dict[str, Any]:
     from gapless.weights.catalogue import terms_of
+    from gapless.weights.facts import MEMORY_IN
     from gapless.weights.hub import BUNDLED
 
     config, numbers = found.config, found.facts
+    caches = {dtype: _cache(config, itemsize) for dtype, itemsize in MEMORY_IN.items()} if config else {}
     dims = {part: asdict(getattr(config, part)) for part in ("text", "vision", "region")} if config else {}
     licence = OURS if name in BUNDLED else terms_of(name, config.revision if config else "")
     return {
@@ -56,10 +63,19 @@ def _facts(found: Inspected, name: str) -> dict[str, Any]:
         "dtypes": dict(numbers.dtypes),
         "parameters": numbers.parameters,
         "memory": dict(numbers.memory),
+        "kv_cache": caches,
         "licence": licence,
         "dimensions": dims,
         "problems": list(found.problems),
     }
+
+
+def _cache(config: MoondreamConfig, itemsize: int) -> dict[str, Any]:
+    """Bytes of the KV cache: of one token, and of so many requests at the full context."""
+    from gapless.models.moondream.footprint import footprint
+
+    took = footprint(config, itemsize)
+    return {"token": took.token, "context": took.max_context, "rows": {str(n): took.cache(n) for n in ROWS_TOLD}}
 
 
 def _show(shown: dict[str, Any]) -> None:
@@ -71,11 +87,17 @@ def _show(shown: dict[str, Any]) -> None:
     if dims:
         memory = ", ".join(f"{size / 1e9:.3f} GB in {dtype}" for dtype, size in shown["memory"].items())
         rows += [("parameters", f"{shown['parameters']:,}"), ("weights take", memory)]
+        rows += [(f"KV cache, {dtype}", _told(cache)) for dtype, cache in shown["kv_cache"].items() if dtype != TWIN]
     table(("", ""), rows)
     for problem in problems[:SPELT_OUT]:
         complain(problem)
     if len(problems) > SPELT_OUT:
         complain(f"and {len(problems) - SPELT_OUT} more problems")
+
+
+def _told(cache: dict[str, Any]) -> str:
+    rows = ", ".join(f"{size / 1e9:.3f} GB for {count}" for count, size in cache["rows"].items())
+    return f"{cache['token']:,} bytes a token; requests at the full context of {cache['context']}: {rows}"
 
 
 def _dimensions(values: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from gapless.config import EngineConfig
 from gapless.device.packet import Layout
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
+from gapless.models.footprint import pages_of_a_row
 from gapless.records import DeviceLimits
 
 MEMORY_SHARE = 4
@@ -101,12 +102,6 @@ def adapter_memory(model: Model, config: EngineConfig, room: int) -> int:
 def with_pages(limits: DeviceLimits, pages: int) -> DeviceLimits:
     """The same limits with another number of pages."""
     return replace(limits, pages=pages)
-
-
-def pages_of_a_row(max_context: int, prefix: int, page_size: int) -> int:
-    """Pages of one request at full context, with a picture of its own: its block's last, partly filled page is kept
-    beside the copy that the request goes on in."""
-    return -(-max_context // page_size) + (prefix % page_size != 0)
 
 
 def _gb(size: int) -> str:

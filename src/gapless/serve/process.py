@@ -88,6 +88,8 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
         server = Server(config, engine, gate, settings.drain_timeout, watcher, greeting, settings.page_size)
         server.run(sockets=[listening])
     if server.code == STOPPED:
+        if line := summary(engine):
+            watcher.say(line)
         watcher.say("stopped")
     return server.code
 
@@ -164,6 +166,18 @@ def too_few_pages(engine: Engine, page_size: int) -> str | None:
     return (
         f"the KV cache has {pages} pages, and a question about a picture may need {need} of {page_size} tokens: such "
         "requests are told 413 unless they lower max_tokens; raise pages"
+    )
+
+
+def summary(engine: Engine) -> str | None:
+    """What was answered, and how much of it was there already; None if nothing was."""
+    told, pictures = engine.snapshot(), engine.pictures()
+    if told is None or pictures is None or not told[0].accounting.counters.finished:
+        return None
+    spent, counts = told[0].accounting, pictures[0]
+    return (
+        f"answered {spent.counters.finished} requests; {spent.cached_share:.0%} of {spent.counters.prompt_tokens:,} "
+        f"prompt tokens were there already, and of {counts.asked} pictures {counts.decoded} had to be decoded"
     )
 
 

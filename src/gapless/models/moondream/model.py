@@ -19,6 +19,7 @@ from gapless.models.base import KVCache, RowAdapters
 from gapless.models.moondream.adapters import Layout, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.footprint import token_bytes
 from gapless.models.moondream.layers import Experts
 from gapless.models.moondream.region import Region
 from gapless.models.moondream.text import Adapted, TextDecoder
@@ -55,8 +56,7 @@ class Moondream:
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers."""
-        text = self.config.text
-        return 2 * text.n_layers * text.dim * page_size * self.dtype.itemsize
+        return page_size * token_bytes(self.config.text, self.dtype.itemsize)
 
     def new_cache(self, pages: int, page_size: int) -> PagedKV:
         """Allocate the paged cache for page numbers 0..pages-1."""

@@ -1,0 +1,54 @@
+"""docs/memory.md tells what the code computes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gapless.config import EngineConfig
+from gapless.device.sizing import device_limits
+from gapless.models.footprint import Footprint
+from gapless.models.moondream.config import MOONDREAM_3, REVISION, REVISIONS, MoondreamConfig, read_config, with_context
+from gapless.models.moondream.footprint import footprint
+from gapless.models.moondream.inspecting import inspect
+from gapless.models.registry import load_model
+from gapless.weights.folder import CONFIG, read_json
+from gapless.weights.hub import ASSETS, have
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "memory.md").read_text()
+ROWS = (1, 8, 16, 32, 64)
+MODELS: dict[str, MoondreamConfig] = {
+    "glint": read_config(read_json(ASSETS / "glint" / CONFIG)),
+    "Moondream 2": REVISIONS[REVISION],
+    "Moondream 3": REVISIONS[MOONDREAM_3],
+    "Moondream 3, `max_context=32768`": with_context(REVISIONS[MOONDREAM_3], 32768),
+}
+
+
+def line(name: str, took: Footprint) -> str:
+    rows = " | ".join(f"{took.cache(rows) / 1e9:.2f} GB" for rows in ROWS)
+    return f"| {name} | {took.weights / 1e9:.2f} GB | {took.token:,} B | {rows} |"
+
+
+def test_the_table_is_the_codes_own() -> None:
+    told = re.findall(r"^\| (?!-|model\b).*$", PAGE, flags=re.M)
+    head = " | ".join(f"{rows} row{'s' * (rows > 1)}" for rows in ROWS)
+    assert f"| model | weights | a token | {head} |" in PAGE
+    assert told == [line(name, footprint(config, 2)) for name, config in MODELS.items()]
+
+
+def test_what_is_told_is_what_is_taken() -> None:
+    """The arithmetic against a model that was loaded, the ledger's sizes, and what an inspection adds up."""
+    model = load_model("glint", "cpu").model
+    took = footprint(MODELS["glint"], model.dtype.itemsize)
+    for rows in ROWS:
+        limits = device_limits(model, EngineConfig(max_rows=rows), 2**62)
+        assert limits.pages * model.page_bytes(limits.page_size) == took.cache(rows)
+    assert inspect(have("glint")).facts.memory["float32"] == took.weights
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_memory_as_told_is_enough_for_so_many_rows(rows: int) -> None:
+    model = load_model("glint", "cpu").model
+    config = EngineConfig(max_rows=rows, kv_memory=footprint(MODELS["glint"], model.dtype.itemsize).cache(rows))
+    assert device_limits(model, config, 0).pages == device_limits(model, EngineConfig(max_rows=rows), 2**62).pages
