@@ -113,20 +113,25 @@ def play(device, depth, seed, pages=TINY, insets=False):
     entries = scene(seed, pages=pages, insets=insets)
     with stage_on(device, depth, pages, seed) as (stage, refereed):
         judge_all(stage.play(entries), expected(SPEC, entries), entries)
-        refereed.audit()
-        tally, counters = refereed.referee.tally, stage.engine.counters
-        assert counters.prefix_hits >= tally.shared_blocks
-        assert counters.prefix_copies == tally.copies
-        return Counter(
-            hits=counters.prefix_hits,
-            misses=counters.prefix_misses,
-            evictions=counters.prefix_evictions,
-            copies=counters.prefix_copies,
-            preemptions=counters.preemptions,
-            resumed=tally.resumed,
-            beyond_blocks=sum(h.finish.metrics.cached_tokens > SPEC.prefix for h in stage.heard.values()),
-            of_answers=_of_answers(stage, entries),
-        )
+        return counted(stage, refereed, entries)
+
+
+def counted(stage, refereed, entries):
+    """What happened in a scene, when the stage is empty again."""
+    refereed.audit()
+    tally, counters = refereed.referee.tally, stage.engine.counters
+    assert counters.prefix_hits >= tally.shared_blocks
+    assert counters.prefix_copies == tally.copies
+    return Counter(
+        hits=counters.prefix_hits,
+        misses=counters.prefix_misses,
+        evictions=counters.prefix_evictions,
+        copies=counters.prefix_copies,
+        preemptions=counters.preemptions,
+        resumed=tally.resumed,
+        beyond_blocks=sum(h.finish.metrics.cached_tokens > SPEC.prefix for h in stage.heard.values()),
+        of_answers=_of_answers(stage, entries),
+    )
 
 
 def _of_answers(stage, entries):
@@ -143,10 +148,10 @@ def _of_answers(stage, entries):
 
 def happened(*runs):
     """Each run has hits, misses, evictions, copies and preemptions; in one of them a turn finds what was answered."""
-    for counted in runs:
+    for run in runs:
         for what in ("hits", "misses", "evictions", "copies", "preemptions", "beyond_blocks"):
-            assert counted[what] > 0, f"no {what} in {counted}"
-    assert sum(counted["of_answers"] for counted in runs) > 0
+            assert run[what] > 0, f"no {what} in {run}"
+    assert sum(run["of_answers"] for run in runs) > 0
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
@@ -161,8 +166,8 @@ def test_devices_are_exact_with_freed_pages_poisoned(device, depth):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_pictures_further_on_are_shared_as_parts_of_what_came_before(depth):
-    counted = play("sim", depth, 3, pages=60, insets=True)
-    assert min(counted[what] for what in ("hits", "evictions", "copies", "beyond_blocks")) > 0
+    run = play("sim", depth, 3, pages=60, insets=True)
+    assert min(run[what] for what in ("hits", "evictions", "copies", "beyond_blocks")) > 0
 
 
 @pytest.mark.slow
@@ -220,9 +225,9 @@ def test_nothing_of_failed_steps_is_used_in_many_scenes(depth):
 def test_other_page_sizes_are_exact(size, monkeypatch):
     """13: the block fills its page, so nothing is ever copied."""
     monkeypatch.setitem(globals(), "SIZE", size)
-    counted = play("sim", 2, 1, pages=2 + 130 // size if size < 13 else 16)
-    assert counted["hits"] > 0 and counted["evictions"] > 0
-    assert (counted["copies"] > 0) == (SPEC.prefix % size != 0)
+    run = play("sim", 2, 1, pages=2 + 130 // size if size < 13 else 16)
+    assert run["hits"] > 0 and run["evictions"] > 0
+    assert (run["copies"] > 0) == (SPEC.prefix % size != 0)
 
 
 def conversations_of_micro(depth, keep, pages, more=()):

@@ -40,6 +40,7 @@ SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-s
 OWN = (
     "test_cuda_experts.py",
     "test_cuda_hash.py",
+    "test_cuda_prefix.py",
     "test_cuda_equality.py",
     "test_cuda_moondream2.py",
     "test_cuda_adapters.py",
@@ -107,6 +108,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
     return [
         Section("smoke", 0, 90, (*PYTEST, "tests/gpu/test_cuda_hash.py", "-k", "test_graphs_are_exact and 2-0.5-27")),
         Section("hash", 1, 150, (*PYTEST, "tests/gpu/test_cuda_hash.py")),
+        Section("prefix", 1, 90, (*PYTEST, "tests/gpu/test_cuda_prefix.py")),
         Section("equality", 1, 200, (*PYTEST, "tests/gpu/test_cuda_equality.py")),
         Section("moondream2", 1, 200, (*PYTEST, "tests/gpu/test_cuda_moondream2.py", "--durations=8")),
         Section("adapters", 1, 420, (*PYTEST, "tests/gpu/test_cuda_adapters.py", "--durations=8")),

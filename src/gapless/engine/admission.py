@@ -103,7 +103,8 @@ class Admission:
             if pair is None:
                 break
             self._queue.pop(at)
-            pair[0].history.times.admitted = pair[0].history.times.admitted or now
+            if history.times.admitted is None:
+                history.times.admitted = now
             admitted.append(pair)
             if alone:
                 break

@@ -1,0 +1,92 @@
+"""The first token of a first question about a picture, of a second one, and of a further turn: how long each takes.
+
+In: a model's name or size, and a device. Out: a line of JSON with medians in milliseconds, from the picture's bytes on:
+`cold`: a picture nobody asked about; `warm`: another question about it; `turn`: the next turn behind the first answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from time import perf_counter
+
+import gapless
+from gapless.api.load import assemble
+from gapless.api.vlm import VLM
+from gapless.bench.pictures import jpegs
+from gapless.bench.rig import facts_of
+from gapless.config import EngineConfig, ImageLimits
+from gapless.constrain.table import build_table
+from gapless.models.moondream.templates import Templates
+
+SAID = {"max_tokens": 8, "temperature": 0}
+ROWS = 8
+
+
+def random_vlm(size: str) -> VLM:
+    """A full-size model of random weights that never ends by itself."""
+    from gapless.bench.cuda_rig import open_device
+    from gapless.models.registry import random_model
+
+    loaded = random_model(size, "cuda", "bfloat16")
+    table = build_table(Templates.of(loaded.config).rules())
+    config = EngineConfig(max_rows=ROWS)
+    device = open_device(loaded.model, table, config)
+    return assemble(loaded, device, table, config, ImageLimits(), getattr(device, "plan", None))
+
+
+def first_token(vlm: VLM, picture: bytes, messages: list[dict]) -> tuple[float, dict]:
+    """Milliseconds from the picture's bytes to the first token, and the answer."""
+    began = perf_counter()
+    shown = vlm.encode_image(picture)
+    prepared = 1e3 * (perf_counter() - began)
+    front = {"type": "image", "image": shown}
+    head = messages[0] | {"content": [front, {"type": "text", "text": messages[0]["content"]}]}
+    answer = vlm.chat([head, *messages[1:]], settings=SAID)
+    return prepared + answer["metrics"]["ttft_ms"], answer
+
+
+def measure(vlm: VLM, side: int, rounds: int) -> dict:
+    times: dict[str, list[float]] = {"cold": [], "warm": [], "turn": []}
+    for picture in jpegs(0, rounds + 2, side):
+        ask = [{"role": "user", "content": "What is in the picture, and where?"}]
+        cold, answer = first_token(vlm, picture, ask)
+        warm, _ = first_token(vlm, picture, [{"role": "user", "content": "Is there anything that is red?"}])
+        further = [*ask, answer["message"], {"role": "user", "content": "And what else?"}]
+        turn, last = first_token(vlm, picture, further)
+        for name, took in (("cold", cold), ("warm", warm), ("turn", turn)):
+            times[name].append(took)
+    spread = {name: sorted(took[2:]) for name, took in times.items()}  # the first two warm up
+    medians = {name: statistics.median(took) for name, took in spread.items()}
+    told = {f"{name}_ms": round(took, 2) for name, took in medians.items()}
+    told |= {f"{name}_share": round(medians[name] / medians["cold"], 3) for name in ("warm", "turn")}
+    stats = vlm.stats()
+    seen = {name: stats[name] for name in ("cached_share", "prefix_hits", "pictures_asked", "pictures_decoded")}
+    return (
+        told | {"rounds": rounds, "last_turn": last["metrics"], "least_ms": {n: t[0] for n, t in spread.items()}} | seen
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="moondream-2")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--out")
+    asked = parser.parse_args()
+    vlm = random_vlm(asked.model) if asked.device == "cuda" else gapless.load(asked.model, device=asked.device)
+    with vlm:
+        import torch
+
+        report = {"model": asked.model, **facts_of(torch.device(asked.device))}
+        report |= measure(vlm, vlm.desk._crops.crop_size, asked.rounds)
+    line = json.dumps(report, default=str)
+    if asked.out:
+        Path(asked.out).write_text(line + "\n")
+    print(line)
+
+
+if __name__ == "__main__":
+    main()
