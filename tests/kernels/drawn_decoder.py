@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels import reference
-from gapless.kernels.fused import Affine, Block, Decoder
+from gapless.kernels.fused import Affine, Bank, Block, Branch, Branches, Decoder, StepAdapters
 from gapless.kernels.graphed import Graphed
 
 
@@ -72,18 +72,62 @@ def draw(
     return Scene(decoder, caches[:layers], caches[layers:], normal(rows, dim), positions, tables)
 
 
-def step(scene: Scene) -> tuple[Tensor, Tensor]:
-    """Hidden [B, D] and logits [B, vocab] in float64; the caches of the scene get the new keys and values."""
+def draw_adapters(scene: Scene, seed: int, ranks: list[int], slots: list[int], rank: int = 64) -> StepAdapters:
+    """Adapters of those ranks in slots 1, 2, ... with room for `rank`, and which slot each row has. What a slot does
+    not use is zero, and what lies between the matrices NaN."""
+    like = scene.x
+    g = torch.Generator(like.device).manual_seed(seed)
+    block = scene.decoder.blocks[0]
+    parts: list[tuple[int, int, int, int]] = []  # where A and B begin, in, out
+    at = 64
+    for linear in (block.qkv, block.proj, block.fc1, block.fc2) * len(scene.decoder.blocks):
+        out, into = linear.weight.shape
+        parts.append((at, at + rank * into + 64, into, out))
+        at = -(-(at + rank * (into + out) + 128) // 64) * 64
+    flat = torch.full((len(ranks) + 1, at), torch.nan, dtype=like.dtype, device=like.device)
+    for slot, own in enumerate([0, *ranks]):
+        flat[slot, 0] = own
+        for a, b, into, out in parts:
+            for begin, shape, scale in ((a, (rank, into), into**-0.5), (b, (out, rank), max(own, 1) ** -0.5)):
+                drawn = torch.randn(shape, generator=g, device=like.device) * scale
+                used = torch.arange(rank, device=like.device) < own
+                drawn *= used[:, None] if begin == a else used
+                flat[slot, begin : begin + drawn.numel()] = drawn.to(like.dtype).flatten()
+    each = [Branch(a, b) for a, b, *_ in parts]
+    blocks = [Branches(*each[i : i + 4]) for i in range(0, len(each), 4)]
+    return StepAdapters(Bank(flat, rank, 0, blocks), torch.tensor(slots, device=like.device))
+
+
+def _added(y: Tensor, x: Tensor, adapters: StepAdapters | None, layer: int, name: str) -> Tensor:
+    """What adapters add to a linear that said y [B, out]; x [B, in] is what they read."""
+    if adapters is None:
+        return y
+    at, rank = getattr(adapters.bank.blocks[layer], name), adapters.bank.rank
+    said = []
+    for row, slot in enumerate(adapters.slots.tolist()):
+        flat = adapters.bank.flat[slot].double()
+        a = flat[at.a : at.a + rank * x.shape[1]].view(rank, -1)
+        b = flat[at.b : at.b + rank * y.shape[1]].view(-1, rank)
+        said.append(y[row] + b @ (a @ x[row]) if slot else y[row])
+    return torch.stack(said)
+
+
+def step(scene: Scene, adapters: StepAdapters | None = None) -> tuple[Tensor, Tensor]:
+    """Hidden [B, D] and logits [B, vocab] in float64; the caches of the scene get the new keys and values. The adapter
+    of proj reads the block's normed input, as it was trained to."""
     decoder = scene.decoder
     x = scene.x.double()
     cos, sin = decoder.cos[scene.positions].double(), decoder.sin[scene.positions].double()
-    for block, keys, values in zip(decoder.blocks, scene.keys, scene.values, strict=True):
+    for i, (block, keys, values) in enumerate(zip(decoder.blocks, scene.keys, scene.values, strict=True)):
         n = _norm(x, block.ln)
-        q, k, v = _linear(n, block.qkv).view(len(x), 3, decoder.heads, -1).unbind(1)
+        qkv = _added(_linear(n, block.qkv), n, adapters, i, "qkv")
+        q, k, v = qkv.view(len(x), 3, decoder.heads, -1).unbind(1)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-        seen = torch.stack([_attend(scene, i, q[i], k[i], v[i], keys, values) for i in range(len(x))])
-        inner = torch.nn.functional.gelu(_linear(n, block.fc1), approximate="tanh")
-        x = x + _linear(seen, block.proj) + _linear(inner, block.fc2)
+        seen = torch.stack([_attend(scene, r, q[r], k[r], v[r], keys, values) for r in range(len(x))])
+        thought = _added(_linear(n, block.fc1), n, adapters, i, "fc1")
+        inner = torch.nn.functional.gelu(thought, approximate="tanh")
+        attended = _added(_linear(seen, block.proj), n, adapters, i, "proj")
+        x = x + attended + _added(_linear(inner, block.fc2), inner, adapters, i, "fc2")
     return x, _linear(_norm(x, decoder.ln), decoder.head)
 
 

@@ -47,6 +47,45 @@ class Decoder:
     sin: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a linear's A [rank, in] and B [out, rank] begin in an adapter's numbers."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Those of one block. A of qkv, proj and fc1 reads the block's normed input, A of fc2 what gelu says."""
+
+    qkv: Branch
+    proj: Branch
+    fc1: Branch
+    fc2: Branch
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """A decoder's adapters, a slot each: `flat` [slots, width] in the weights' dtype. A linear says B (A x) more.
+
+    `rank`: of all matrices as they lie in a slot. At `rank_at` a slot has its own, a number: what is behind it is zero.
+    """
+
+    flat: Tensor
+    rank: int
+    rank_at: int
+    blocks: Sequence[Branches]
+
+
+@dataclass(frozen=True, slots=True)
+class StepAdapters:
+    """Which adapter each row of a step has: `slots` int64 [B], 0 for none."""
+
+    bank: Bank
+    slots: Tensor
+
+
 class FusedStep(Protocol):
     """A decoder that feeds one token a row. A row's result depends on that row alone, and on how many rows there are.
 
@@ -68,11 +107,19 @@ class FusedStep(Protocol):
         """Whether a step of that many rows over caches like `keys` can be computed."""
         ...
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        adapters: StepAdapters | None = None,
+    ) -> Tensor:
         """x [B, D] at positions int64 [B], each with a page table of its own, int64 [B, n] -> hidden [B, D].
 
         Writes each row's key and value, then attends to positions 0..its own. `keys`, `values`: caches
-        [layers, pages + 1, H, page_size, D / H].
+        [layers, pages + 1, H, page_size, D / H]. A row without an adapter has the bits that it has without `adapters`.
         """
         ...
 

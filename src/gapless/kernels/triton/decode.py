@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.kernels.fused import Decoder
+from gapless.kernels.fused import Decoder, StepAdapters
 from gapless.kernels.triton import step_jit
+from gapless.kernels.triton.adapters import Extra, Extras, Room
 from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Choice, Dims, Gpu, Tile, choice, padded
 from gapless.kernels.triton.folding import Folded, Packed, pack
 
@@ -28,6 +29,7 @@ class TritonStep:
     """See the module. `launches` counts kernels, so that a test can tell that they ran."""
 
     def __init__(self, decoder: Decoder, gpu: Gpu, source: str = "given") -> None:
+        self._norms = [block.ln for block in decoder.blocks]  # as adapters know them
         self._packed: Packed = pack(decoder)
         self._gpu = gpu
         self.source = source
@@ -48,6 +50,7 @@ class TritonStep:
         self._scan_parts = room(MOST_SCANS, self.dims.heads, dim // self.dims.heads + 2)
         self._arrived = room(most * self.dims.heads, dtype=torch.int32)
         self._tiles = room(dim, dtype=torch.int32)
+        self._adapters = Room.of(self.dtype, device)
 
     @property
     def weights(self) -> Decoder:
@@ -73,17 +76,34 @@ class TritonStep:
         """See `FusedStep.fits`."""
         return self.choice(rows) is not None and keys.shape[-2] in PAGES and keys.dtype is self.dtype
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        adapters: StepAdapters | None = None,
+    ) -> Tensor:
         """See `FusedStep.forward`."""
         rows, tables = x.shape[0], tables.contiguous()
         chosen, bm = self._chosen(rows), padded(rows)
         hidden = x.new_empty(bm, self.dims.dim)
+        extras = self._extras(adapters)
         self._enter(x.contiguous(), hidden, chosen, chosen.down.bn)
-        for layer, k, v in zip(self._packed.layers, keys, values, strict=True):
-            self._up(hidden, layer.up, rows, chosen)
-            self._scan(positions, tables, k, v, rows, chosen)
-            self._down(hidden, layer.down, layer.bias, rows, chosen)
+        for layer, k, v, extra in zip(self._packed.layers, keys, values, extras, strict=True):
+            self._up(hidden, layer.up, rows, chosen, extra.up)
+            self._scan(positions, tables, k, v, rows, chosen, extra.scan)
+            self._down(hidden, layer.down, layer.bias, rows, chosen, extra.down)
         return hidden[:rows]
+
+    def _extras(self, adapters: StepAdapters | None) -> list[Extras]:
+        """What each layer's kernels are told of adapters; which are read is planned here."""
+        if adapters is None:
+            return [Extras()] * len(self._norms)
+        self.launches += 1
+        self._adapters.plan(adapters)
+        return [Extras.of(self._adapters, adapters, i, norm, self.dims) for i, norm in enumerate(self._norms)]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `FusedStep.logits`."""
@@ -122,34 +142,44 @@ class TritonStep:
             **_dependent(chosen),
         )  # fmt: skip
 
-    def _up(self, x: Tensor, layer: Folded, rows: int, chosen: Choice) -> None:
+    def _up(self, x: Tensor, layer: Folded, rows: int, chosen: Choice, extra: Extra) -> None:
         dims, tile = self.dims, chosen.up
         tiles = dims.dim // chosen.down.bn
         self.launches += 1
-        step_jit.up[((3 * dims.dim + dims.inner) // tile.bn,)](
-            x, self._stats, layer.w, layer.bias, layer.sums, self._qkv, self._inner, rows, dims.dim, dims.inner,
-            tiles, _up(tiles), padded(rows), *_shape(tile), chosen.pdl, min(chosen.ahead, dims.dim),
-            num_warps=tile.warps, **_dependent(chosen),
+        step_jit.up[((3 * dims.dim + dims.inner) // tile.bn + extra.lead,)](
+            x, self._stats, layer.w, layer.bias, layer.sums, self._qkv, self._inner, rows, extra.lora, dims.dim,
+            dims.inner, tiles, _up(tiles), padded(rows), *_shape(tile), chosen.pdl, min(chosen.ahead, dims.dim),
+            **extra.constants, num_warps=tile.warps, **_dependent(chosen),
         )  # fmt: skip
 
-    def _scan(self, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor, rows: int, chosen: Choice) -> None:
+    def _scan(
+        self,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rows: int,
+        chosen: Choice,
+        extra: Extra,
+    ) -> None:
         dims, scan = self.dims, chosen.scan
         cos, sin = self._packed.decoder.cos, self._packed.decoder.sin
         self.launches += 1
-        step_jit.scan[(rows * dims.heads * scan.splits,)](
+        step_jit.scan[(rows * dims.heads * scan.splits + extra.lead,)](
             self._qkv, keys, values, tables, positions, cos, sin, self._inner, self._scan_parts, self._arrived,
-            tables.shape[1], (dims.dim // dims.heads) ** -0.5, dims.dim, dims.inner, dims.heads, dims.rotary,
-            keys.shape[2], scan.splits, scan.bt, scan.stages, chosen.pdl, num_warps=scan.warps, **_dependent(chosen),
+            tables.shape[1], (dims.dim // dims.heads) ** -0.5, extra.lora, dims.dim, dims.inner, dims.heads,
+            dims.rotary, keys.shape[2], scan.splits, scan.bt, scan.stages, chosen.pdl, **extra.constants,
+            num_warps=scan.warps, **_dependent(chosen),
         )  # fmt: skip
 
-    def _down(self, x: Tensor, w: Tensor, bias: Tensor, rows: int, chosen: Choice) -> None:
+    def _down(self, x: Tensor, w: Tensor, bias: Tensor, rows: int, chosen: Choice, extra: Extra) -> None:
         dims, tile = self.dims, chosen.down
         share = (dims.dim + dims.inner) // tile.splits
         self.launches += 1
         step_jit.down[(dims.dim // tile.bn * tile.splits,)](
-            self._inner, w, bias, self._x32, x, self._stats, self._parts, self._tiles, rows, dims.dim, dims.inner,
-            tile.splits, padded(rows), *_shape(tile), chosen.pdl, min(chosen.ahead, share & -share),
-            num_warps=tile.warps, **_dependent(chosen),
+            self._inner, w, bias, self._x32, x, self._stats, self._parts, self._tiles, rows, extra.lora, dims.dim,
+            dims.inner, tile.splits, padded(rows), *_shape(tile), chosen.pdl, min(chosen.ahead, share & -share),
+            **extra.constants, num_warps=tile.warps, **_dependent(chosen),
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, with_inputs, with_outputs
 from gapless.kernels.triton.parts_jit import follow, gelu_tanh, normalised, product
 
 
@@ -43,11 +44,16 @@ def entry(given, x, x32, stats, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: 
 
 
 @triton.jit(do_not_specialize=["rows"])
-def up(x, stats, w, bias, sums, qkv, inner, rows, D: tl.constexpr, FF: tl.constexpr, TILES: tl.constexpr,
+def up(x, stats, w, bias, sums, qkv, inner, rows, lora, D: tl.constexpr, FF: tl.constexpr, TILES: tl.constexpr,
        TILES_UP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-       MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr):
+       MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
+       MOST: tl.constexpr = 0, DEEP: tl.constexpr = 0):
     """x [BM, D] -> qkv [BM, 3 D] and, behind D columns for attention, gelu(fc1) in inner [BM, D + FF]."""
-    first = tl.program_id(0) * BN
+    if LEAD > 0:
+        if tl.program_id(0) < LEAD:
+            narrow_inputs(x, stats, lora, D, RANK, MOST, LEAD, TILES, TILES_UP, BM, DEEP, PDL)
+            return
+    first = (tl.program_id(0) - LEAD) * BN
     follow(w, first, 0, D, BN, AHEAD, PDL)
     total = product(x, w, first, 0, rows, D, D, BM, BN, BK, STAGES, MODE)
     if PDL == 2:
@@ -55,6 +61,8 @@ def up(x, stats, w, bias, sums, qkv, inner, rows, D: tl.constexpr, FF: tl.conste
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
     mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
     out = scale[:, None] * (total - mean[:, None] * tl.load(sums + n)[None, :]) + tl.load(bias + n)[None, :]
+    if LEAD > 0:
+        out = with_inputs(out, lora, first, rows, D, RANK, MOST, LEAD, BM, BN, MODE)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     if first < 3 * D:
         tl.store(qkv + m[:, None] * (3 * D) + n[None, :], out.to(qkv.dtype.element_ty), mask=real)
@@ -143,13 +151,18 @@ def combined(parts, arrived, out, pair, part, best, weight, total, WIDE: tl.cons
 
 
 @triton.jit(do_not_specialize=["columns"])
-def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, columns, scale, D: tl.constexpr,
+def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, columns, scale, lora, D: tl.constexpr,
          FF: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, SPLITS: tl.constexpr,
-         BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr):
+         BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
+         MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0, DEEP: tl.constexpr = 0):
     """One head of one row over part of its context -> inner [B, :D], and the new key and value into their page."""
     WIDE: tl.constexpr = D // H
-    pair = tl.program_id(0) // SPLITS
-    part = tl.program_id(0) % SPLITS
+    if LEAD > 0:
+        if tl.program_id(0) < LEAD:
+            narrow_inner(inner, lora, D, FF, RANK, MOST, LEAD, CHUNKS, BM, DEEP, PDL)
+            return
+    pair = (tl.program_id(0) - LEAD) // SPLITS
+    part = (tl.program_id(0) - LEAD) % SPLITS
     row, own = pair // H, pair % H
     if PDL:
         if PDL == 1:
@@ -182,9 +195,9 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
 
 
 @triton.jit(do_not_specialize=["rows"])
-def down(inner, w, bias, x32, x, stats, parts, arrived, rows, D: tl.constexpr, FF: tl.constexpr, SPLITS: tl.constexpr,
-         BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr,
-         PDL: tl.constexpr, AHEAD: tl.constexpr):
+def down(inner, w, bias, x32, x, stats, parts, arrived, rows, lora, D: tl.constexpr, FF: tl.constexpr,
+         SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+         MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, RANK: tl.constexpr = 0, MOST: tl.constexpr = 0):
     """inner [BM, D + FF] and the residual x32 [BM, D] -> the new x32, its copy x, and its statistics by tile of BN."""
     K: tl.constexpr = D + FF
     tile = tl.program_id(0) // SPLITS
@@ -197,6 +210,8 @@ def down(inner, w, bias, x32, x, stats, parts, arrived, rows, D: tl.constexpr, F
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     at = m[:, None] * D + n[None, :]
+    if RANK > 0:
+        total = with_outputs(total, lora, first, part, rows, RANK, MOST, SPLITS, BM, BN, MODE)
     last = True
     if SPLITS > 1:
         tl.store(parts + part * (BM * D) + at, total, mask=real)

@@ -21,13 +21,16 @@ import torch
 from torch import Tensor
 
 from gapless.errors import InvalidAdapter
+from gapless.kernels import fused
 from gapless.kernels.base import ExpertAdapters, Kernels
+from gapless.kernels.fused import Bank
 from gapless.models.moondream.config import MoondreamConfig, TextConfig
 from gapless.models.moondream.names import canonical
 from gapless.weights.adapters import Branch, Pair, rank_of, read_adapter
 
 ALIGNED = 64
 """Elements; at least 64 bytes in any dtype."""
+_DENSE = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
 _PARAMETRIZED = ".parametrizations.weight.0"
 _FINETUNE = re.compile(r"(?:text_lora\.)?(dense|moe)\.(\d+)\.(up|down)_([ab])")
 
@@ -82,9 +85,13 @@ def _named(tensors: Mapping[str, Tensor], config: TextConfig) -> dict[str, Tenso
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the matrices of an adapter lie in `width` numbers: offset and shape, by `<linear>.A` and `<linear>.B`."""
+    """Where the matrices of an adapter lie in `width` numbers: offset and shape, by `<linear>.A` and `<linear>.B`.
+
+    At `rank_at` is the adapter's own rank, so that a GPU can leave alone what is zero.
+    """
 
     places: Mapping[str, tuple[int, Shape]]
+    rank_at: int
     width: int
 
     @classmethod
@@ -97,7 +104,7 @@ class Layout:
             for side, shape in (("A", (*outer, own, branch.into)), ("B", (*outer, branch.out, own))):
                 places[f"{name}.{side}"] = (at, shape)
                 at += -(-prod(shape) // ALIGNED) * ALIGNED
-        return cls(places, at)
+        return cls(places, at, at + ALIGNED)
 
     def view(self, flat: Tensor, name: str) -> Tensor:
         """The matrix `name` of flat [..., width]: a view."""
@@ -116,6 +123,7 @@ def pack(pairs: Mapping[str, Pair], config: TextConfig, rank: int, dtype: torch.
         )
     layout = Layout.of(config, rank)
     flat = torch.zeros(layout.width, dtype=dtype)
+    flat[layout.rank_at] = wanted
     for name, (a, b) in pairs.items():
         own = a.shape[-2]
         layout.view(flat, f"{name}.A")[..., :own, :] = a
@@ -135,11 +143,24 @@ class Slots:
         self.layout = Layout.of(config, rank)
         self.flat = torch.zeros((slots, self.layout.width), dtype=dtype, device=device)
         self.layers = [self._layer(config, f"text.blocks.{i}.", kernels) for i in range(config.n_layers)]
+        self.bank = self._bank(config, rank)
 
     def _layer(self, config: TextConfig, block: str, kernels: Kernels[Any]) -> dict[str, LowRank]:
         names = [name for name in branches(config) if name.startswith(block)]
         view, flat = self.layout.view, self.flat
         return {n[len(block) :]: LowRank(view(flat, f"{n}.A"), view(flat, f"{n}.B"), kernels) for n in names}
+
+    def _bank(self, config: TextConfig, rank: int) -> Bank | None:
+        """The same memory, as a fused step reads it; None where not all linears of all blocks are adapted."""
+
+        def branch(layer: int, linear: str) -> fused.Branch:
+            name = f"text.blocks.{layer}.{linear}"
+            return fused.Branch(self.layout.places[f"{name}.A"][0], self.layout.places[f"{name}.B"][0])
+
+        if any(set(layer) != set(_DENSE) for layer in self.layers):
+            return None
+        blocks = [fused.Branches(*(branch(i, linear) for linear in _DENSE)) for i in range(config.n_layers)]
+        return Bank(self.flat, rank, self.layout.rank_at, blocks)
 
     def load(self, slot: int, weights: object) -> None:
         """Copy what `pack` made into a slot, in stream order; from pinned memory nobody waits for it."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
-from gapless.kernels.fused import Affine, Block, Decoder, FusedStep
+from gapless.kernels.fused import Affine, Block, Decoder, FusedStep, StepAdapters
 from gapless.models.moondream.adapters import LayerAdapters, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import TextConfig
@@ -144,8 +144,10 @@ class TextDecoder:
     def _piece(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV, adapters: Adapted | None) -> Tensor:
         """One piece through all layers; each layer writes all its keys before it attends."""
         real, kernels, fused = x.shape[0], self.kernels, self.fused
-        if fused is not None and adapters is None and tables.shape[0] == real and fused.fits(real, cache.keys):
-            return fused.forward(x, positions, tables, cache.keys, cache.values)
+        own = None if adapters is None else _of_step(adapters, real)
+        ready = fused is not None and tables.shape[0] == real and (adapters is None or own is not None)
+        if fused is not None and ready and fused.fits(real, cache.keys):
+            return fused.forward(x, positions, tables, cache.keys, cache.values, own)
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
@@ -200,6 +202,12 @@ class TextDecoder:
         parts = qkv.view(qkv.shape[0], 3 * heads, -1)
         turned = self.kernels.rope(parts[:, : 2 * heads], cos, sin)
         return turned[:, :heads], turned[:, heads:], parts[:, 2 * heads :]
+
+
+def _of_step(adapters: Adapted, rows: int) -> StepAdapters | None:
+    """The adapters of so many rows as a fused step takes them; None where it does not."""
+    bank, slots = adapters[0].bank, adapters[1]
+    return None if bank is None or slots.shape[0] != rows else StepAdapters(bank, slots)
 
 
 def _part(adapters: Adapted | None, piece: slice) -> Adapted | None:

@@ -1,0 +1,113 @@
+"""Adapters in a fused decode step: the memory they need between kernels, and what each kernel is told.
+
+In: `StepAdapters`. Out: arguments for the kernels of `step_jit`, whose part of it is in `adapters_jit`. Everything is
+allocated once, for the most rows there may be, so that a CUDA graph can hold a step; which adapters a step reads is
+worked out on the device. Counters are zero between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.kernels.fused import Affine, StepAdapters
+from gapless.kernels.triton import adapters_jit
+from gapless.kernels.triton.choices import MOST_ROWS, Dims, padded
+
+SIDE = 16
+"""Ranks of an item."""
+MOST_RANK = 64
+MOST = MOST_ROWS * MOST_RANK // SIDE
+"""Items of a step in which every row has an adapter of its own."""
+WIDE_LEAD, NARROW_LEAD = 48, 16
+"""Programs of `up` that go ahead of the others: many where several programs share a multiprocessor, else as many as
+find room beside them."""
+SCAN_LEAD, CHUNKS = 64, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a step with adapters keeps between its kernels, see `adapters_jit`."""
+
+    order: Tensor
+    items: Tensor
+    count: Tensor
+    narrow: Tensor
+    parts: Tensor
+    ready: Tensor
+    arrived: Tensor
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, device: torch.device) -> Room:
+        """Allocate it, zeroed."""
+
+        def room(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            order=room(MOST_ROWS),
+            items=room(4, MOST),
+            count=room(1),
+            narrow=room(4, MOST_ROWS, MOST_RANK, dtype=dtype),
+            parts=room(CHUNKS, MOST_ROWS, MOST_RANK, dtype=torch.float32),
+            ready=room(1),
+            arrived=room(MOST),
+        )
+
+    def plan(self, adapters: StepAdapters) -> None:
+        """Work out which adapters a step reads, and for which rows."""
+        bank, rows = adapters.bank, len(adapters.slots)
+        adapters_jit.plan[(1,)](
+            adapters.slots, bank.flat, self.order, self.items, self.count, bank.flat.shape[1], bank.rank_at, rows,
+            max(SIDE, padded(rows)), MOST, num_warps=4,
+        )  # fmt: skip
+
+    def planned(self, adapters: StepAdapters) -> tuple[Any, ...]:
+        """What the kernels are told of the plan."""
+        rooms = (self.order, self.items, self.count, self.narrow, self.ready, self.arrived, self.parts)
+        return (adapters.slots, *rooms, adapters.bank.flat, adapters.bank.flat.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What a kernel is told of adapters: how many programs go ahead of its own, `lora` and constants."""
+
+    lead: int = 0
+    lora: tuple[Any, ...] | None = None
+    constants: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """That of the three kernels of a layer; of a step without adapters nothing."""
+
+    up: Extra = Extra()
+    scan: Extra = Extra()
+    down: Extra = Extra()
+
+    @classmethod
+    def of(cls, room: Room, adapters: StepAdapters, layer: int, norm: Affine, dims: Dims) -> Extras:
+        """For layer number `layer`, whose norm is `norm`."""
+        bank, rows = adapters.bank, padded(len(adapters.slots))
+        at = bank.blocks[layer]
+        begins = [branch.a for branch in (at.qkv, at.proj, at.fc1, at.fc2)]
+        begins += [branch.b for branch in (at.qkv, at.proj, at.fc1, at.fc2)]
+        lora = (room.planned(adapters), (norm.weight, norm.bias, *begins))
+        same = {"RANK": bank.rank, "MOST": MOST}
+        lead = WIDE_LEAD if rows <= 32 else NARROW_LEAD
+        chunks = _power(dims.inner // 64, CHUNKS)
+        deep = {"CHUNKS": chunks, "BM": rows, "DEEP": _power(dims.inner // chunks, 32)}
+        return cls(
+            up=Extra(lead, lora, {"LEAD": lead, "DEEP": _power(dims.dim, 128), **same}),
+            scan=Extra(SCAN_LEAD, lora, {"LEAD": SCAN_LEAD, **deep, **same}),
+            down=Extra(0, lora, same),
+        )
+
+
+def _power(number: int, most: int) -> int:
+    """The largest power of two that divides `number`, up to `most`."""
+    return min(number & -number, most)
