@@ -231,6 +231,10 @@ class HashModel:
             broken = broken | (whole[:, None] == self._cursed).any(dim=1)
         return scores.masked_fill(broken[:, None], float("nan"))
 
+    def values(self, hidden: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Both, always."""
+        return self.coord_value(hidden), self.size_value(hidden)
+
     def coord_value(self, hidden: Tensor) -> Tensor:
         """int64 [T, 2] -> float32 [T], k / 1024."""
         drawn = mix(_combined(hidden) + signed(lang.SALT_COORD_VALUE))

@@ -11,7 +11,7 @@ from tests.fakes.micro import micro_config, micro_tensors
 from tests.models.test_adapter_numbers import drawn
 from torch import Tensor
 
-from gapless.kernels.fused import Decoder
+from gapless.kernels.fused import Decoder, StepAdapters
 from gapless.kernels.graphed import Graphed
 from gapless.kernels.triton.folding import pack
 from gapless.models.base import RowAdapters
@@ -29,13 +29,21 @@ class Packed:
     def __init__(self, decoder: Decoder, answers: bool) -> None:
         self.weights = pack(decoder).decoder
         self.answers = answers
-        self.asked: list[int] = []
+        self.asked: list[tuple[int, StepAdapters | None]] = []
 
     def fits(self, rows: int, keys: Tensor) -> bool:
         return self.answers
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        self.asked.append(len(x))
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        adapters: StepAdapters | None = None,
+    ) -> Tensor:
+        self.asked.append((len(x), adapters))
         return x + 1
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -115,12 +123,34 @@ def test_no_weight_is_kept_twice():
 
 
 @torch.inference_mode()
-def test_only_steps_without_adapters_are_fused():
+def test_steps_are_fused_with_adapters_too_and_prompts_are_not():
     model = models(answers=True)[1]
     cache, tables = model.new_cache(40, 16), torch.arange(1, 25).view(2, 12)
     bank = model.new_adapters(2, 4)
     x, at = torch.ones(2, CONFIG.text.dim), torch.tensor([1, 2])
     assert torch.equal(model.forward(x, at, tables, cache), x + 1)
-    model.forward(x, at, tables, cache, RowAdapters(bank, torch.tensor([0, 1])))
+    slots = torch.tensor([0, 1])
+    assert torch.equal(model.forward(x, at, tables, cache, RowAdapters(bank, slots)), x + 1)
     model.forward(x, at, tables[:1], cache)
-    assert model.text.fused.asked == [2]
+    model.forward(x, at, tables, cache, RowAdapters(bank, torch.tensor([1])))  # one for all, as prompts have it
+    assert [count for count, _ in model.text.fused.asked] == [2, 2]
+    plain, adapted = (adapters for _, adapters in model.text.fused.asked)
+    assert plain is None and adapted.bank is bank.bank and torch.equal(adapted.slots, slots)
+
+
+def test_a_fused_step_finds_every_matrix_of_a_slot_and_its_rank():
+    """What the kernels read by place is what the layers read by view."""
+    pairs = drawn(3)
+    names = {name.removesuffix(".A") for name in pairs if name.endswith(".A")}
+    own = {name: (pairs[f"{name}.A"], pairs[f"{name}.B"]) for name in names}
+    slots = models()[0].new_adapters(3, 5)
+    slots.load(2, pack_adapter(own, CONFIG.text, 5, torch.float32))
+    bank = slots.bank
+    ranks = {a.shape[0] for a, _ in own.values()}
+    assert bank.rank == 5 and bank.flat[:, bank.rank_at].tolist() == [0, 0, max(ranks)]
+    for layer, at in zip(slots.layers, bank.blocks, strict=True):
+        for name, branch in zip(
+            ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"), (at.qkv, at.proj, at.fc1, at.fc2), strict=True
+        ):
+            for begin, matrix in ((branch.a, layer[name].a[2]), (branch.b, layer[name].b[2])):
+                assert matrix.any() and torch.equal(bank.flat[2, begin : begin + matrix.numel()], matrix.flatten())

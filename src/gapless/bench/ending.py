@@ -112,6 +112,10 @@ class EndingModel:
         scores[:, self._end] = torch.where(hidden[:, 0] >= STAMP / 2, CERTAIN, NEVER)
         return scores
 
+    def values(self, hidden: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """See `Model`."""
+        return self._model.values(hidden, wanted)
+
     def coord_value(self, hidden: Tensor) -> Tensor:
         """See `Model`."""
         return self._model.coord_value(hidden)

@@ -26,6 +26,7 @@ def quick_rows(device: torch.device) -> RowKernels | None:
         objects_left=Count.OBJECTS_LEFT,
         done=Count.DONE,
         epoch=Count.EPOCH,
+        adapter=Count.ADAPTER,
         value=Real.VALUE_0,
         alternatives=TOP,
         width=WIDTH,

@@ -95,6 +95,8 @@ class RowStore:
 
     def adapters(self, rows: Tensor) -> Tensor:
         """Rows int64 [B] -> the slots of their adapters, 0 for rows that are done."""
+        if self.kernels is not None:
+            return self.kernels.adapters(self.all, rows)
         return torch.where(self.done(rows), 0, self.counts[rows, Count.ADAPTER])
 
     def hand_over(self, rows: Tensor) -> None:

@@ -47,6 +47,7 @@ class DeviceTable:
             resets=put(table.resets, torch.bool),
             on_limit=put(table.on_limit, torch.int64),
         )
+        self.may = put(_may(table), torch.int32)
         self._heads_from = _heads_from(table)
 
     def masks(self, state: Tensor) -> Tensor:
@@ -77,6 +78,12 @@ class DeviceTable:
             head=of.head[state, cls],
             flags=stop.long() * int(Flags.STOP) + ended.long() * int(Flags.LENGTH),
         )
+
+
+def _may(table: Table) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    """For every state, which values its next token may carry, as `Model.values` is told."""
+    coord, size = ((table.head == int(head)).any(axis=1) for head in (ValueHead.COORD, ValueHead.SIZE))
+    return np.asarray(coord + 2 * size)
 
 
 def _heads_from(table: Table) -> list[frozenset[ValueHead]]:

@@ -132,7 +132,9 @@ class Tail:
         """What a kernel needs of the batch."""
         values = None
         if kind.spatial:
-            values = self._model.coord_value(batch.hidden), self._model.size_value(batch.hidden)
+            assert self._rows.kernels is not None
+            wanted = self._rows.kernels.wishes(self._rows.all, batch.rows, self._table.may)
+            values = self._model.values(batch.hidden, wanted)
         return Ends(batch.step, batch.rows, batch.asked, batch.logits, batch.lines, values)
 
     def _values(self, head: Tensor, hidden: Tensor, kind: TailKind) -> Tensor:
@@ -140,11 +142,10 @@ class Tail:
         values = torch.full((len(head), 2), float(POISON), dtype=torch.float64, device=head.device)
         if not kind.spatial:
             return values
-        coord = self._model.coord_value(hidden).double()[:, None]
-        coord = torch.cat([coord, values[:, :1]], dim=1)
-        size = self._model.size_value(hidden).double()
+        first, size = self._model.values(hidden)
+        coord = torch.cat([first.double()[:, None], values[:, :1]], dim=1)
         values = torch.where((head == ValueHead.COORD)[:, None], coord, values)
-        return torch.where((head == ValueHead.SIZE)[:, None], size, values)
+        return torch.where((head == ValueHead.SIZE)[:, None], size.double(), values)
 
 
 class Needs:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 
 KEY_BLOCK = 64
@@ -41,6 +42,10 @@ class Kernels(Protocol[P]):
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:
         """A decode step of these weights in a few launches a layer; None where this set has none for them."""
+        ...
+
+    def fuse_region(self, heads: Heads) -> FusedRegion | None:
+        """Values of these heads in a few launches; None where this set has none for them."""
         ...
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:

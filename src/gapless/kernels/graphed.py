@@ -29,6 +29,7 @@ from torch import Tensor
 from gapless.kernels import adapted, grouped, reference
 from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 
 ROWS_AT_ONCE = 128
@@ -80,6 +81,10 @@ class Graphed:
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:
         """None: layers are computed one function after the other."""
+        return None
+
+    def fuse_region(self, heads: Heads) -> FusedRegion | None:
+        """None, as above."""
         return None
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 
 ROWS = 16
@@ -54,6 +55,11 @@ class Paging:
 
 def fuse(decoder: Decoder) -> FusedStep | None:
     """None: layers are computed one function after the other."""
+    return None
+
+
+def fuse_region(heads: Heads) -> FusedRegion | None:
+    """None: values are computed one function after the other."""
     return None
 
 

@@ -24,6 +24,7 @@ class Columns:
     objects_left: int
     done: int
     epoch: int
+    adapter: int
     value: int
     """Of the first of two reals that ride on a token."""
     alternatives: int
@@ -90,6 +91,14 @@ class RowKernels(Protocol):
 
     def feed(self, store: Rows, rows: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows int64 [B] -> ids int64 [B], values float32 [B, 2], positions int64 [B], tables int64 [B, columns]."""
+        ...
+
+    def adapters(self, store: Rows, rows: Tensor) -> Tensor:
+        """Rows int64 [B] -> the slots of their adapters int64 [B], 0 for rows that are done."""
+        ...
+
+    def wishes(self, store: Rows, rows: Tensor, may: Tensor) -> Tensor:
+        """Rows int64 [B], `may` int32 [states] -> int32 [B]: that of each row's state, 0 for rows that are done."""
         ...
 
     def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:

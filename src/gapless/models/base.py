@@ -123,6 +123,14 @@ class Model(Protocol):
         """[T, dim] -> float32 [T, vocab]."""
         ...
 
+    def values(self, hidden: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """[T, dim] -> what `coord_value` and `size_value` say.
+
+        `wanted` int32 [T]: 1 for a token whose coordinate is read, 2 its size, 3 both; the rest may be any finite
+        number. None: all are read.
+        """
+        ...
+
     def coord_value(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T], the decoded coordinate in 0..1."""
         ...

@@ -12,11 +12,13 @@ from torch import Tensor
 from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
 from gapless.kernels.graphed import Graphed
+from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton import experts, tuned
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
-from gapless.kernels.triton.table import Table
+from gapless.kernels.triton.region import TritonRegion, regular
+from gapless.kernels.triton.table import Table, built_in
 from gapless.kernels.triton.tiles import ROWS, tiles_of
 from gapless.kernels.triton.tuned import Card, Sizes
 
@@ -38,6 +40,14 @@ class TritonKernels(Graphed):
         if table is None or choice(dims, 1, like.dtype.itemsize, gpu_of(like.device, table)) is None:
             return None
         return TritonStep(decoder, gpu_of(like.device, table), table.source)
+
+    def fuse_region(self, heads: Heads) -> FusedRegion | None:
+        """See `Kernels.fuse_region`. None for sizes and types that these kernels do not take, and cards without tiles."""
+        like = heads.coord.features
+        if like.dtype not in DTYPES or not regular(heads):
+            return None
+        table = built_in(torch.cuda.get_device_capability(like.device))
+        return None if table is None else TritonRegion(heads, gpu_of(like.device, table))
 
     def experts(
         self,

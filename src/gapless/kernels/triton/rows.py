@@ -37,6 +37,23 @@ class TritonRows:
         )  # fmt: skip
         return ids, values, positions, tables
 
+    def adapters(self, store: Rows, rows: Tensor) -> Tensor:
+        """See `RowKernels.adapters`."""
+        return self._told(store, rows, self._columns.adapter, None, torch.int64)
+
+    def wishes(self, store: Rows, rows: Tensor, may: Tensor) -> Tensor:
+        """See `RowKernels.wishes`."""
+        return self._told(store, rows, self._columns.state, may, torch.int32)
+
+    def _told(self, store: Rows, rows: Tensor, column: int, table: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """A column of each row, or what a table says of it; 0 for rows that are done."""
+        out = torch.empty(len(rows), dtype=dtype, device=rows.device)
+        rows_jit.told_of[(len(rows),)](
+            rows, store.counts, table, out, store.counts.shape[1], column, self._columns.done, table is not None,
+            num_warps=1,
+        )  # fmt: skip
+        return out
+
     def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:
         """See `RowKernels.greedy`."""
         of, marks, vocab = self._columns, self._marks, end.logits.shape[1]

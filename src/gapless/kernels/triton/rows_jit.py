@@ -30,6 +30,17 @@ def feed(
 
 
 @triton.jit
+def told_of(rows, counts, table, out, COUNTS: tl.constexpr, COLUMN: tl.constexpr, DONE: tl.constexpr,
+            LOOKED_UP: tl.constexpr):
+    """A column of row number `program_id` of a step, or what a table says of it; 0 for a row that is done."""
+    own = counts + tl.load(rows + tl.program_id(0)) * COUNTS
+    said = tl.load(own + COLUMN)
+    if LOOKED_UP:
+        said = tl.load(table + said)
+    tl.store(out + tl.program_id(0), tl.where(tl.load(own + DONE) != 0, 0, said))
+
+
+@triton.jit
 def likeliest(logits, allowed, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """The smallest id among the best of the allowed logits, and whether the row is usable."""
     lane = tl.arange(0, BLOCK)

@@ -94,6 +94,8 @@ class Moondream:
         """
         if values is None:
             return self.text.wte[ids]
+        if self.region.fused is not None:
+            return self.region.fused.embed(ids, values, self.text.wte, self.config.tokenizer.size_id)
         sized = (ids == self.config.tokenizer.size_id)[:, None]
         given = values[:, :1] >= 0
         coords = self.kernels.by_rows(self.region.coord_embedding, values[:, :1])
@@ -117,6 +119,13 @@ class Moondream:
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, vocab]."""
         return self.kernels.by_rows(self.text.logits, hidden)
+
+    def values(self, hidden: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """[T, dim] -> coordinates float32 [T], sizes float32 [T, 2]; `wanted`: see `Model`."""
+        fused = self.region.fused
+        if fused is not None and fused.fits(hidden.shape[0]):
+            return fused.values(hidden, wanted)
+        return self.coord_value(hidden), self.size_value(hidden)
 
     def coord_value(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T], the decoded coordinate in 0..1."""
