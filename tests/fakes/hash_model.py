@@ -17,7 +17,7 @@ from tests.fakes import hash_language as lang
 from tests.fakes.hash_language import HashSpec
 from torch import Tensor
 
-from gapless.models.base import RowAdapters
+from gapless.models.base import AdapterBank, KVCache, RowAdapters
 
 
 def signed(word: int) -> int:
@@ -212,6 +212,10 @@ class HashModel:
         h2 = cache.total(1, positions, tables, lang.SALT_H2)
         h2 = torch.where(x[:, 1] == self._pair(x[:, 0])[:, 1], h2, lang.STALE)
         return torch.stack([h2, h1], dim=1)
+
+    def any_width(self, rows: int, cache: KVCache, adapters: AdapterBank | None = None) -> bool:
+        """It is not: all of a table is looked at."""
+        return False
 
     def logits(self, hidden: Tensor) -> Tensor:
         """int64 [T, 2] -> float32 [T, vocab]; NaN where memory was stale or the context is cursed."""

@@ -106,6 +106,10 @@ class EndingModel:
         hidden[:, 0].masked_fill_(over, STAMP)
         return hidden
 
+    def any_width(self, rows: int, cache: KVCache, adapters: AdapterBank | None = None) -> bool:
+        """See `Model`."""
+        return self._model.any_width(rows, cache, adapters)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`; the end is certain after a stamp and never likely without one."""
         scores = self._model.logits(hidden)

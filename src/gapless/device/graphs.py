@@ -86,8 +86,8 @@ class Graphs:
         self._captured: dict[tuple[object, ...], Part] = {}
         backwards = buckets[::-1]
         for bucket in backwards:
-            for width in widths[::-1]:
-                for feeds in feeds_of(program):
+            for feeds in feeds_of(program):
+                for width in self._widths_of(program, bucket, feeds):
                     work = partial(program.forward, bucket, width, feeds)
                     self._parts["forward", bucket, width, feeds] = (f"{feeds.name} of {bucket} rows", work)
         for bucket in backwards:
@@ -96,6 +96,10 @@ class Graphs:
                 self._parts["tail", bucket, kind] = (name, partial(program.tail, bucket, kind))
         self._parts["parked",] = ("tail of a parked row", program.parked_tail)
         self._parts["extend",] = ("page grants", program.extend)
+
+    def _widths_of(self, program: Program, bucket: int, feeds: Feeds) -> tuple[int, ...]:
+        """Descending; the full width alone where a narrower one would not be any faster."""
+        return self._widths[-1:] if program.any_width(bucket, feeds) else self._widths[::-1]
 
     def capture(self) -> Iterator[Stage]:
         """Capture everything, one part after each item; nothing when graphs are off."""
@@ -125,8 +129,9 @@ class Graphs:
         return self._widths[-1]
 
     def forward(self, bucket: int, width: int, feeds: Feeds) -> None:
-        """Enqueue a forward of `bucket` rows."""
-        self._run("forward", bucket, width, feeds)
+        """Enqueue a forward of `bucket` rows, with page tables of that width or wider ones."""
+        known = ("forward", bucket, width, feeds) in self._parts
+        self._run("forward", bucket, width if known else self._widths[-1], feeds)
 
     def tail(self, bucket: int, kind: TailKind) -> None:
         """Enqueue a tail of `bucket` rows."""

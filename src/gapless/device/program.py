@@ -91,6 +91,10 @@ class Program:
         self.batch.hidden[:count] = self._forward(feed, adapted, feeds.spatial)
         self.head(count)
 
+    def any_width(self, count: int, feeds: Feeds) -> bool:
+        """Whether `forward` takes the same time whatever `columns` is."""
+        return self.model.any_width(count, self.cache, self.adapters if feeds.adapted else None)
+
     def head(self, count: int) -> None:
         """Hidden -> logits, of the first `count` rows."""
         self.batch.logits[:count] = self.model.logits(self.batch.hidden[:count])

@@ -119,6 +119,10 @@ class Model(Protocol):
         """
         ...
 
+    def any_width(self, rows: int, cache: KVCache, adapters: AdapterBank | None = None) -> bool:
+        """Whether a decode step of so many rows takes the same time whatever the width of their page tables."""
+        ...
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, vocab]."""
         ...

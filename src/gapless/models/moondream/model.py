@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gapless.kernels.base import Kernels
 from gapless.kernels.choose import choose
-from gapless.models.base import KVCache, RowAdapters
+from gapless.models.base import AdapterBank, KVCache, RowAdapters
 from gapless.models.moondream.adapters import Layout, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import MoondreamConfig
@@ -116,6 +116,10 @@ class Moondream:
         """
         return self.text.forward(x, positions, tables, _own(cache), _slots(adapters))
 
+    def any_width(self, rows: int, cache: KVCache, adapters: AdapterBank | None = None) -> bool:
+        """Whether such a step is fused: it reads of a page table what its rows have reached."""
+        return self.text.fused_for(rows, _own(cache), None if adapters is None else _bank(adapters))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, vocab]."""
         return self.kernels.by_rows(self.text.logits, hidden)
@@ -147,8 +151,10 @@ def _slots(adapters: RowAdapters | None) -> Adapted | None:
     """The adapters as what `new_adapters` made."""
     if adapters is None:
         return None
-    if not isinstance(adapters.bank, Slots):
-        raise TypeError(
-            f"a Moondream model reads slots its own new_adapters makes, not a {type(adapters.bank).__name__}"
-        )
-    return adapters.bank, adapters.slots
+    return _bank(adapters.bank), adapters.slots
+
+
+def _bank(bank: AdapterBank) -> Slots:
+    if not isinstance(bank, Slots):
+        raise TypeError(f"a Moondream model reads slots its own new_adapters makes, not a {type(bank).__name__}")
+    return bank

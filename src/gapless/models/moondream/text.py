@@ -143,11 +143,11 @@ class TextDecoder:
 
     def _piece(self, x: Tensor, positions: Tensor, tables: Tensor, cache: PagedKV, adapters: Adapted | None) -> Tensor:
         """One piece through all layers; each layer writes all its keys before it attends."""
-        real, kernels, fused = x.shape[0], self.kernels, self.fused
+        real, kernels = x.shape[0], self.kernels
         own = None if adapters is None else _of_step(adapters, real)
-        ready = fused is not None and tables.shape[0] == real and (adapters is None or own is not None)
-        if fused is not None and ready and fused.fits(real, cache.keys):
-            return fused.forward(x, positions, tables, cache.keys, cache.values, own)
+        alone = tables.shape[0] == real and (adapters is None or own is not None)
+        if self.fused is not None and alone and self.fused.fits(real, cache.keys):
+            return self.fused.forward(x, positions, tables, cache.keys, cache.values, own)
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
@@ -160,6 +160,11 @@ class TextDecoder:
             attended, thought = block.outputs(seen, n, raw, lora)
             x = x + attended + thought
         return x[:real]
+
+    def fused_for(self, rows: int, cache: PagedKV, adapters: Slots | None) -> bool:
+        """Whether a step of so many rows, each with its own page table and slot, is fused."""
+        fits = adapters is None or adapters.bank is not None
+        return self.fused is not None and fits and self.fused.fits(rows, cache.keys)
 
     def _layers(self, adapters: Adapted | None, slots: Tensor | None) -> list[LayerAdapters | None]:
         """The adapters of each layer."""
