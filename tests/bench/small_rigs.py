@@ -46,8 +46,8 @@ class MicroRig(_Small, CpuRig):
 class InlineRig(_Small, CudaRig):
     """On the CUDA device's own code. Its profiler is made up, its clock counts."""
 
-    def __init__(self, buckets: tuple[int, ...] = (1, ROWS), prompt: int = PROMPT) -> None:
-        super().__init__(MODEL, CONFIG, "micro", buckets, prompt=prompt)
+    def __init__(self, buckets: tuple[int, ...] = (1, ROWS), prompt: int = PROMPT, adapters: int = 0) -> None:
+        super().__init__(MODEL, CONFIG, "micro", buckets, prompt=prompt, adapters=adapters)
 
     def _runtime(self) -> Runtime | None:
         return InlineRuntime()

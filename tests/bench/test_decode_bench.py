@@ -157,6 +157,47 @@ def test_a_failing_section_is_noted_and_the_rest_goes_on(monkeypatch: pytest.Mon
     assert not Decode(streams=(ROWS,), sampler="greedy").complete(report)
 
 
+def test_rows_that_detect_and_rows_with_adapters_stand_beside_the_others() -> None:
+    rig = InlineRig((ROWS,), adapters=2)
+    try:
+        options = Options(
+            streams=(ROWS,),
+            host_rows=(),
+            waves=1,
+            samplers=("greedy", "spatial", "adapters"),
+            **{**SMALL, "settled": 4},
+        )
+        report = Bench(rig, options).run(list)
+        notes = rig.session(2).watch.notes
+        table = rig.session(2).watch.device.program.table
+        starts = [prefill.start for note in notes for prefill in note.step.prefills]
+    finally:
+        rig.close()
+    assert not report["notes"] and len(report["seconds"]) == options.sections(True)
+    rows = by_key(report)
+    assert list(rows) == [(kind, ROWS, depth) for kind in ("greedy", "spatial", "adapters") for depth in (1, 2)]
+    for (_, streams, depth), row in rows.items():
+        assert row["forward_ms"] > 0 and row["sampling_ms"] > 0
+        right = row["period_ms"] / rows["greedy", streams, depth]["period_ms"] - 1
+        assert row["over_greedy"] == pytest.approx(right, abs=1e-4)
+        assert LENGTHS[0] <= row["answer_tokens"] <= LENGTHS[1] + 4
+    assert sorted({start.adapter for start in starts}) == [0, 1, 2]
+    assert any(table.heads_from(start.state) for start in starts)
+    assert Decode(streams=(ROWS,), sampler="greedy", kinds=("spatial", "adapters")).complete(report)
+
+
+@pytest.mark.parametrize(("given", "right"), [("spatial", ("spatial",)), ("spatial,adapters", ("spatial", "adapters"))])
+def test_other_rows_are_asked_for_by_name(
+    given: str, right: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gapless.bench.decode import _kinds, main
+
+    assert _kinds(given) == right
+    with pytest.raises(SystemExit):
+        main(["--also", "boxes"])
+    assert "give one or more of spatial, adapters" in capsys.readouterr().err
+
+
 def test_turns_that_do_not_fit_are_left_out_in_pairs() -> None:
     class Slow:
         """Every look at the clock takes a second."""

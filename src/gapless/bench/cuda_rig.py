@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gapless.bench.gpu import clocks, traced, warm_profiler
 from gapless.bench.rates import time_ms
-from gapless.bench.rig import ANSWERS, PAGE_SIZE, Inside, Isolated, Rig
+from gapless.bench.rig import ADAPTED, ANSWERS, PAGE_SIZE, SPATIAL, Inside, Isolated, Rig
 from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import PROMPT
@@ -59,12 +59,13 @@ class CudaRig(Rig):
         buckets: tuple[int, ...],
         graphs: bool = True,
         prompt: int = PROMPT,
+        adapters: int = 0,
     ) -> None:
         self._buckets = buckets
         self._graphs = graphs
         self._devices: dict[int, CudaDevice] = {}
         self._clocks: dict[str, dict[str, str]] = {"before": clocks(model.device.index or 0)}
-        super().__init__(model, config, name, buckets[-1], prompt)
+        super().__init__(model, config, name, buckets[-1], prompt, adapters)
         self._note_clocks("after the rates")
         torch.cuda.empty_cache()
         self._profiled = False
@@ -89,7 +90,7 @@ class CudaRig(Rig):
         return self
 
     @torch.inference_mode()
-    def isolated(self, session: Session, rows: int) -> Isolated:
+    def isolated(self, session: Session, rows: int, kind: str | None = None) -> Isolated:
         """See `Rig`. The rows are those of the last step; what the tail moved is put back."""
         device = next(d for d in self._devices.values() if d is session.watch.device)
         reach = session.watch.notes[-1].step
@@ -102,8 +103,12 @@ class CudaRig(Rig):
         with device.runtime.setting_up():
             state = _state(device.program.rows)
             saved = [tensor.clone() for tensor in state]
-            forward = time_ms(partial(graphs.forward, bucket, width, Feeds(spatial=False)), REPLAYS, where)
-            tails = [time_ms(partial(graphs.tail, bucket, TailKind(full=f)), REPLAYS, where) for f in (False, True)]
+            feeds, kinds = (
+                Feeds(kind == ADAPTED, kind == SPATIAL),
+                (TailKind(f, kind == SPATIAL) for f in (False, True)),
+            )
+            forward = time_ms(partial(graphs.forward, bucket, width, feeds), REPLAYS, where)
+            tails = [time_ms(partial(graphs.tail, bucket, of), REPLAYS, where) for of in kinds]
             for tensor, kept in zip(state, saved, strict=True):
                 tensor.copy_(kept)
             device.runtime.settle()

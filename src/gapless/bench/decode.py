@@ -7,6 +7,7 @@ after every few sections, so that a run that is cut short leaves what it had. Wh
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,8 @@ SECONDS = 150.0
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """The benchmark; see `Benchmark`. `streams` and `host_rows` None: the device's usual ones."""
+    """The benchmark; see `Benchmark`. `streams` and `host_rows` None: the device's usual ones. `kinds`: of `KINDS`,
+    rows that do more than write text, measured beside the others."""
 
     model: str | None = None
     device: str = "auto"
@@ -41,6 +43,7 @@ class Decode:
     seconds: float = SECONDS
     graphs: bool = True
     host_rows: tuple[int, ...] | None = None
+    kinds: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -64,7 +67,7 @@ class Decode:
         kind = device.partition(":")[0]
         streams = self.streams or STREAMS[kind]
         host_rows = self.host_rows or ((1,) if kind == "cpu" else ROWS)
-        samplers = CHOICES[:2] if self.sampler == "both" else (self.sampler,)
+        samplers = (*(CHOICES[:2] if self.sampler == "both" else (self.sampler,)), *self.kinds)
         options = Options(streams, self.depths, self.seconds, host_rows=host_rows, waves=self.waves, samplers=samplers)
         rig = self._rig(device, tuple(sorted({*streams, *host_rows})))
         try:
@@ -73,28 +76,32 @@ class Decode:
             rig.close()
 
     def _rig(self, device: str, buckets: tuple[int, ...]) -> Rig:
-        loaded = load(self.model, device)
+        from gapless.bench.rig import ADAPTED, ADAPTERS
+
+        loaded, adapters = load(self.model, device), ADAPTERS if ADAPTED in self.kinds else 0
         if device == "cpu":
             from gapless.bench.cpu_rig import CpuRig
 
-            return CpuRig(loaded.model, loaded.config, loaded.name, buckets[-1])
+            return CpuRig(loaded.model, loaded.config, loaded.name, buckets[-1], adapters=adapters)
         from gapless.bench.cuda_rig import CudaRig
 
-        return CudaRig(loaded.model, loaded.config, loaded.name, buckets, self.graphs)
+        return CudaRig(loaded.model, loaded.config, loaded.name, buckets, self.graphs, adapters=adapters)
 
     def complete(self, report: Report) -> bool:
         """Whether every number of streams was measured at every depth with every sampler, and on a GPU its parts."""
         streams = self.streams or STREAMS["cpu" if report["device"] == "cpu" else "cuda"]
-        wanted = len(streams) * len(self.depths) * (2 if self.sampler == "both" else 1)
+        wanted = len(streams) * len(self.depths) * ((2 if self.sampler == "both" else 1) + len(self.kinds))
         needed = ("period_ms",) if report["device"] == "cpu" else ("period_ms", "forward_ms")
         whole = [row for row in report["rows"] if all(row[name] is not None for name in needed)]
         return len(whole) == wanted
 
     def draw(self, report: Report) -> Image:
         """See `Benchmark`: gains above depth 1."""
+        from gapless.bench.decode_rows import KINDS
         from gapless.bench.gain_plot import draw_gains, gain_bars
 
-        return draw_gains(gain_bars(report["rows"]), "What pipelining brings", gain_subtitle(report))
+        written = [row for row in report["rows"] if row["sampler"] not in KINDS]
+        return draw_gains(gain_bars(written), "What pipelining brings", gain_subtitle(report))
 
 
 def gain_subtitle(report: Mapping[str, Any]) -> str:
@@ -110,6 +117,15 @@ def host_table(parts: Sequence[Mapping[str, Any]]) -> str:
     return table(calls, HOST_COLUMNS)
 
 
+def _kinds(given: str) -> tuple[str, ...]:
+    from gapless.bench.decode_rows import KINDS
+
+    kinds = tuple(given.split(","))
+    if not set(kinds) <= set(KINDS):
+        raise ArgumentTypeError(f"--also is {given!r}; give one or more of {', '.join(KINDS)}")
+    return kinds
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns 0, 1 if a row is not whole, 2 if nothing could be measured."""
     usual = Decode()
@@ -117,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=numbers, help="for example 1,8,32,64,128")
     parser.add_argument("--depth", "--depths", type=numbers, default=usual.depths, help="for example 1,2")
     parser.add_argument("--sampler", choices=CHOICES, default=usual.sampler)
+    parser.add_argument("--also", type=_kinds, default=(), help="rows beside those that write text: spatial,adapters")
     parser.add_argument("--waves", type=int, default=usual.waves, help="how often each row is measured")
     parser.add_argument("--host-rows", type=numbers, help="rows of the host's part")
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
@@ -135,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.seconds,
         given.graphs == "on",
         given.host_rows,
+        given.also,
     )
     return finish(decode, given.out, given.png, given.json)
 

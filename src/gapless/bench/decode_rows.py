@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from gapless.bench.cost_model import predict_rows
-from gapless.bench.rig import Isolated
+from gapless.bench.rig import ADAPTED, SPATIAL, Isolated
 from gapless.bench.roofline import Roofline, gain
 from gapless.bench.text import rounded
 from gapless.bench.trace import Gaps
@@ -20,6 +20,8 @@ from gapless.bench.wave import Wave
 GREEDY, DEFAULT = "greedy", "default"
 SAMPLERS = (GREEDY, DEFAULT)
 """Temperature 0, and what a query uses whose caller sets nothing."""
+KINDS = (SPATIAL, ADAPTED)
+"""Rows of temperature 0 that do more than write text; they stand where a sampler does."""
 COLUMNS = (
     "sampler",
     "streams",
@@ -39,6 +41,7 @@ COLUMNS = (
     "roofline_share",
     "predicted_gain",
     "observed_gain",
+    "over_greedy",
 )
 Row = dict[str, Any]
 Key = tuple[str, int, int]
@@ -71,22 +74,25 @@ def row_of(key: Key, waves: Sequence[Wave], roofline: Roofline) -> Row:
     return row
 
 
-def fill_isolated(rows: Mapping[Key, Row], streams: int, found: Isolated) -> None:
-    """Give every row of so many streams the parts of its step alone: they are the same at every depth."""
-    sampling = {GREEDY: found.greedy_ms, DEFAULT: found.default_ms}
+def fill_isolated(rows: Mapping[Key, Row], streams: int, found: Isolated, kind: str | None = None) -> None:
+    """Give every row of so many streams the parts of its step alone: they are the same at every depth. `kind`: one
+    of `KINDS`, or None for rows that are of none."""
+    sampling = {kind: found.greedy_ms} if kind else {GREEDY: found.greedy_ms, DEFAULT: found.default_ms}
     for (sampler, count, _), row in rows.items():
-        if count == streams:
+        if count == streams and sampler in sampling:
             row.update(forward_ms=rounded(found.forward_ms), sampling_ms=rounded(sampling[sampler]))
 
 
 def fill_gains(rows: Mapping[Key, Row]) -> None:
     """Each row's throughput over that of depth 1 with as many streams and the same sampler, as it should be and as it
-    is, where there is one."""
-    for sampler in SAMPLERS:
+    is, where there is one; and its period over that of greedy rows of the same number and depth, less 1."""
+    for sampler in (*SAMPLERS, *KINDS):
         group = [row for key, row in rows.items() if key[0] == sampler]
         for row, predicted in zip(group, predict_rows(group), strict=True):
             row["predicted_gain"] = rounded(predicted)
-    for (sampler, streams, _), row in rows.items():
+    for (sampler, streams, depth), row in rows.items():
+        greedy = rows.get((GREEDY, streams, depth), {}).get("period_ms")
+        row["over_greedy"] = rounded(row["period_ms"] / greedy - 1.0) if greedy else None
         blocking = rows.get((sampler, streams, 1))
         if blocking is not None:
             row["observed_gain"] = rounded(gain(row["tokens_per_s"], blocking["tokens_per_s"]))

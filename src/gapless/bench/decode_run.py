@@ -12,6 +12,8 @@ the host's part. How it is measured:
 - `forward_ms`, `sampling_ms`: the graphs replayed alone, at a context in the middle of an answer.
 - `idle_ms`, `trace`: what a profiler says of a few greedy steps (`bench.trace`); `gap_ms` is the accounting's number.
   Traces are taken last, so that no profiler is near the other numbers.
+- Rows that detect and rows with adapters of rank 16 are measured beside the others, as if they were two samplers more:
+  `over_greedy` is by how much their period is above that of greedy rows in the same run.
 - `predicted_gain`: what depth should bring by the parts of the row of depth 1 (`bench.cost_model`), beside what it
   brought, `observed_gain`.
 
@@ -28,9 +30,20 @@ from time import perf_counter
 from typing import Any
 
 from gapless.api.load import Progress
-from gapless.bench.decode_rows import GREEDY, SAMPLERS, Key, Row, fill_gains, fill_isolated, fill_trace, row_of
+from gapless.bench.decode_rows import (
+    DEFAULT,
+    GREEDY,
+    KINDS,
+    SAMPLERS,
+    Key,
+    Row,
+    fill_gains,
+    fill_isolated,
+    fill_trace,
+    row_of,
+)
 from gapless.bench.hostpart import NULL, ROWS, HostPart, measure_null, measure_rows
-from gapless.bench.rig import Inside, Rig
+from gapless.bench.rig import ADAPTED, SPATIAL, Inside, Rig
 from gapless.bench.sections import Sections
 from gapless.bench.timed import Session
 from gapless.bench.trace import gaps_of
@@ -70,9 +83,15 @@ class Options:
         """The rows that are traced: the greedy ones, or where there are none, all."""
         return [key for key in self.keys if key[0] == GREEDY] or self.keys
 
+    @property
+    def kinds(self) -> list[str]:
+        """What rows do beside writing text."""
+        return [kind for kind in self.samplers if kind in KINDS]
+
     def sections(self, looks: bool) -> int:
         """How many sections there are."""
-        inside = len(self.host_rows) + len(self.streams) + len(self.greedy) if looks else 0
+        isolated = len(self.streams) * (1 + len(self.kinds))
+        inside = len(self.host_rows) + isolated + len(self.greedy) if looks else 0
         return 1 + len(self.depths) + self.waves * len(self.keys) + len(self.host_rows) + inside
 
 
@@ -116,6 +135,8 @@ class Bench:
         options, sections = self.options, self.sections
         for streams in options.streams:
             sections.run(f"isolated graphs of {streams}", self._isolated, inside, streams)
+            for kind in options.kinds:
+                sections.run(f"isolated graphs of {streams}, {kind}", self._isolated, inside, streams, kind)
         save(self.report())
         for key in reversed(options.greedy):
             sections.run(f"trace of {_named(key)}", self._trace, inside, *key)
@@ -166,14 +187,16 @@ class Bench:
         }
 
     def _ordered(self) -> list[Key]:
-        return [key for sampler in SAMPLERS for key in sorted(self.rows) if key[0] == sampler]
+        return [key for sampler in (*SAMPLERS, *KINDS) for key in sorted(self.rows) if key[0] == sampler]
 
     def _ask(self, rows: int, side: int | None, sampler: str = GREEDY) -> list[Request]:
         """Requests with ids that were never used."""
         first = self._next_id
         self._next_id += rows
-        temperature, top_p = (0.0, 1.0) if sampler == GREEDY else self.rig.sampler
-        return questions(rows, first, side, temperature=temperature, top_p=top_p)
+        temperature, top_p = self.rig.sampler if sampler == DEFAULT else (0.0, 1.0)
+        program = "detect" if sampler == SPATIAL else "text"
+        adapters = [*self.rig.adapters, None] if sampler == ADAPTED else [None]
+        return questions(rows, first, side, temperature=temperature, top_p=top_p, program=program, adapters=adapters)
 
     def _null(self) -> None:
         self.host += measure_null(self.options.host_rows, self.options.depths[-1], self.options.host_steps)
@@ -195,14 +218,14 @@ class Bench:
         advance(session, streams, steps)
         return session
 
-    def _isolated(self, inside: Inside, streams: int) -> None:
-        session = self._settle(GREEDY, streams, self.options.depths[0], self.options.settled)
+    def _isolated(self, inside: Inside, streams: int, kind: str | None = None) -> None:
+        session = self._settle(kind or GREEDY, streams, self.options.depths[0], self.options.settled)
         try:
             session.drain()
-            found = inside.isolated(session, streams)
+            found = inside.isolated(session, streams, kind) if kind else inside.isolated(session, streams)
         finally:
             session.stop()
-        fill_isolated(self.rows, streams, found)
+        fill_isolated(self.rows, streams, found, kind)
 
     def _trace(self, inside: Inside, sampler: str, streams: int, depth: int) -> None:
         session = self._settle(sampler, streams, depth, self.options.before_trace)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gapless.bench.drawn_adapters import drawn_adapters
 from gapless.bench.ending import BlindEndingModel
 from gapless.bench.machine import describe_machine
 from gapless.bench.rates import Rates, measure_rates, on_worker
@@ -32,6 +33,9 @@ from gapless.models.moondream.templates import Templates
 PAGE_SIZE = 16
 ANSWERS = (100, 121)
 """Lengths between which answers end, unknown to the engine: about 110, and so a mean context of about 800."""
+SPATIAL, ADAPTED = "spatial", "adapters"
+"""Rows that detect, and rows that have adapters: `ADAPTERS` of rank `RANK`, and after them one row that has none."""
+ADAPTERS, RANK = 8, 16
 PREFILLS = 8
 """Prompts of one prefill step."""
 
@@ -49,8 +53,11 @@ class Isolated:
 class Inside(Protocol):
     """What can be seen inside a step of a session."""
 
-    def isolated(self, session: Session, rows: int) -> Isolated:
-        """Time the parts of a step of `rows` rows alone. Nothing is in flight; the rows' state is left as it was."""
+    def isolated(self, session: Session, rows: int, kind: str | None = None) -> Isolated:
+        """Time the parts of a step of `rows` rows alone. Nothing is in flight; the rows' state is left as it was.
+
+        `kind`: `SPATIAL` or `ADAPTED` for rows that are; None for others.
+        """
         ...
 
     def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
@@ -59,9 +66,18 @@ class Inside(Protocol):
 
 
 class Rig(ABC):
-    """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture."""
+    """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture; `adapters`: how many
+    there are, of random numbers."""
 
-    def __init__(self, model: Model, config: MoondreamConfig, name: str, rows: int, prompt: int = PROMPT) -> None:
+    def __init__(
+        self,
+        model: Model,
+        config: MoondreamConfig,
+        name: str,
+        rows: int,
+        prompt: int = PROMPT,
+        adapters: int = 0,
+    ) -> None:
         self._model = model
         self._config = config
         self._model_name = name
@@ -69,6 +85,7 @@ class Rig(ABC):
         self._prompt = prompt
         self._templates = Templates.of(config)
         self._sessions: dict[int, Session] = {}
+        self.adapters = drawn_adapters(config.text, adapters, RANK, model.device, model.dtype)
         self.rates: Rates = on_worker(self._measure_rates, model.device)
 
     def _measure_rates(self) -> Rates:
@@ -117,7 +134,14 @@ class Rig(ABC):
             model = BlindEndingModel(self._model, rules.end, first + ANSWERS[0], first + ANSWERS[1])
             table = build_table(rules)
             config = EngineConfig(
-                depth, self._rows, PAGE_SIZE, self._pages(), prefills_per_step=PREFILLS, prefix_cache=False
+                depth,
+                self._rows,
+                PAGE_SIZE,
+                self._pages(),
+                prefills_per_step=PREFILLS,
+                prefix_cache=False,
+                adapters=len(self.adapters),
+                adapter_rank=RANK if self.adapters else 0,
             )
             self._sessions[depth] = Session(self._open(model, table, config), table, config)
         return self._sessions[depth]

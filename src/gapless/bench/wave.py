@@ -16,7 +16,7 @@ import numpy as np
 
 from gapless.bench.timed import Session, StepNote, TickTimes
 from gapless.observe.accounting import Accounting
-from gapless.records import Picture, Prompt, Request, RowRef, Sampling, StepKind
+from gapless.records import Adapter, Picture, Prompt, Request, RowRef, Sampling, StepKind
 
 PROMPT = 14
 """Ids after the picture block: with 730 of it and answers of about 110 tokens the mean context is about 800."""
@@ -77,16 +77,22 @@ def questions(
     temperature: float = GREEDY.temperature,
     top_p: float = GREEDY.top_p,
     prompt: int = PROMPT,
+    program: str = "text",
+    adapters: Sequence[Adapter | None] = (None,),
 ) -> list[Request]:
     """`count` requests with ids from `first` on, each its own seed; `side`: of each one's picture, None for no
-    pictures; `prompt`: ids after the picture block."""
+    pictures; `prompt`: ids after the picture block; `adapters`: those of the first requests, then again from the
+    first."""
     asked = []
     for number in range(first, first + count):
         ids = tuple(10 + (7 * number + 3 * j) % 90 for j in range(prompt))
         shown = None if side is None else picture(number, side)
         ids = ids if shown is not None else (0, *ids)
-        sampling = Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=number)
-        asked.append(Request(number, Prompt(ids, ((),) * len(ids), shown), "text", sampling))
+        sampling = Sampling(
+            temperature=temperature, top_p=top_p, max_tokens=max_tokens, max_objects=max_tokens, seed=number
+        )
+        adapter = adapters[(number - first) % len(adapters)]
+        asked.append(Request(number, Prompt(ids, ((),) * len(ids), shown), program, sampling, adapter=adapter))
     return asked
 
 
