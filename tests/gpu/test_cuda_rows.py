@@ -98,3 +98,17 @@ def test_ending(seed, kind):
     torch.testing.assert_close(stores[0].counts, stores[1].counts, rtol=0, atol=0)
     torch.testing.assert_close(stores[0].reals, stores[1].reals, rtol=0, atol=0, equal_nan=True)
     assert int((lines[0][:, 4] >= 0).sum()) >= 2, "hardly a row moved"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_rows_have_and_may_need(seed):
+    _, table, store, rows, _, _ = drawn(seed)
+    plain = copied(store)
+    assert torch.equal(store.adapters(rows), plain.adapters(rows))
+    wanted = store.kernels.wishes(store.all, rows, table.may)
+    right = torch.where(plain.done(rows), 0, table.may[plain.counts[rows, Count.STATE]])
+    assert torch.equal(wanted, right) and wanted.dtype is torch.int32
+    heads = table.automata.head[plain.counts[rows, Count.STATE]]
+    for row, bits in enumerate(wanted.tolist()):
+        if rows[row] and not plain.done(rows)[row]:
+            assert bits == int((heads[row] == 1).any()) + 2 * int((heads[row] == 2).any())
