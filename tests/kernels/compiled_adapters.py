@@ -16,9 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from gapless.kernels.triton.choices import CHOICES, Gpu
+from gapless.kernels.triton.choices import Gpu
 from gapless.kernels.triton.decode import TritonStep
 from gapless.kernels.triton.region import TritonRegion
+from gapless.kernels.triton.table import built_in
 
 MOONDREAM_2 = {"dim": 2048, "inner": 8192}
 
@@ -42,7 +43,9 @@ class Absent:
 def main(capability: int) -> None:
     """One line a launch: what it is, rows, and its shared memory."""
     driver.set_active(Absent(capability))
-    gpu, run = Gpu(SHARED[capability] * 1024, capability >= 90), JITFunction.run
+    table = built_in(divmod(capability, 10))
+    assert table is not None
+    gpu, run = Gpu(SHARED[capability] * 1024, capability >= 90, table.decode), JITFunction.run
     made: list[tuple[str, int]] = []
 
     def compiled(self: Any, *arguments: Any, grid: Any, warmup: bool, **constants: Any) -> Any:
@@ -54,7 +57,7 @@ def main(capability: int) -> None:
     heads = drawn_region.draw(1, **MOONDREAM_2, bins=1024, wide=(128, 256), dtype=torch.bfloat16)
     region = TritonRegion(heads, gpu)
     words = torch.zeros(9, 2048, dtype=torch.bfloat16)
-    for rows in CHOICES:
+    for rows in table.decode:
         scene = draw(rows, 1, **MOONDREAM_2, heads=32, layers=1, dtype=torch.bfloat16, longest=32)
         adapters = draw_adapters(scene, 1, [16, 16], [row % 3 for row in range(rows)], 16)
         step = TritonStep(scene.decoder, gpu)

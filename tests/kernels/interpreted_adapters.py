@@ -12,8 +12,11 @@ from tests.kernels.drawn_decoder import draw, draw_adapters, step
 from gapless.kernels.triton.choices import Gpu
 from gapless.kernels.triton.decode import TritonStep
 from gapless.kernels.triton.region import TritonRegion
+from gapless.kernels.triton.table import built_in
 
-GPU = Gpu(shared=227 * 1024, dependent=False)
+USUAL = built_in((9, 0))
+assert USUAL is not None
+GPU = Gpu(shared=227 * 1024, dependent=False, choices=USUAL.decode)
 SCENES: list[tuple[list[int], list[int], int, dict[str, Any]]] = [
     ([1], [16], 16, {}),
     ([2, 0, 2], [5, 16], 16, {"page": 64}),

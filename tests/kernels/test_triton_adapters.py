@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.kernels.test_triton_step import needs_triton, run
 
-from gapless.kernels.triton.choices import CHOICES
+from gapless.kernels.triton.choices import BATCHES
 
 
 @pytest.mark.slow
@@ -23,6 +23,6 @@ def test_adapters_and_values_are_right_when_interpreted() -> None:
 @pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
 def test_every_launch_with_adapters_compiles_for_every_card_within_its_memory(capability: int) -> None:
     made = run("compiled_adapters", str(capability), interpret="0", seconds=900)
-    assert len(made) == 9 * len(CHOICES)
+    assert len(made) == 9 * len(BATCHES)
     wanted = {"plan", "entry", "up", "scan", "down", "embed", "think", "score", "read"}
     assert {name for name, *_ in made} == wanted

@@ -161,5 +161,8 @@ def _power_in(number: int) -> int:
 def tiles_of_region(dim: int, inner: int, bins: int, rows: int, itemsize: int, gpu: Gpu) -> tuple[Tile, Tile]:
     """Those of a region's decoders: of [inner, dim] behind hidden states, and of [bins, inner] behind that. They are
     like a step's `up` and `down`."""
-    found, fit = gpu.choices[min(most for most in gpu.choices if rows <= most)], _Fit(padded(rows), itemsize, gpu.shared)
+    found, fit = (
+        gpu.choices[min(most for most in gpu.choices if rows <= most)],
+        _Fit(padded(rows), itemsize, gpu.shared),
+    )
     return fit(found.up, dim, (inner,)), fit(found.down, inner, (bins,))

@@ -42,7 +42,7 @@ class TritonKernels(Graphed):
         return TritonStep(decoder, gpu_of(like.device, table), table.source)
 
     def fuse_region(self, heads: Heads) -> FusedRegion | None:
-        """See `Kernels.fuse_region`. None for sizes and types that these kernels do not take, and cards without tiles."""
+        """See `Kernels.fuse_region`. None for sizes and types that they do not take, and cards without tiles."""
         like = heads.coord.features
         if like.dtype not in DTYPES or not regular(heads):
             return None
