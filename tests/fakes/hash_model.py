@@ -141,6 +141,9 @@ class HashModel:
         words[0] = 0
         return HashBank(words)
 
+    def new_prompts(self, page_size: int, most: int, runs: int) -> None:
+        """Prompts go one by one."""
+
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """uint8 [n, side, side, 3] -> int64 [prefix - 1, 2]."""
         assert crops.dtype == torch.uint8, f"crops must be uint8, not {crops.dtype}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gapless.models.base import AdapterBank, KVCache, Model, RowAdapters
+from gapless.models.base import AdapterBank, KVCache, Model, Prompts, RowAdapters
 
 STAMP = 32768.0
 """A hidden number no finite model gets near; exact in bfloat16."""
@@ -63,6 +63,10 @@ class EndingModel:
         self._ends = self._drawn(pages).to(self.device)
         self._column = self.prefix // page_size
         return self._model.new_cache(pages, page_size)
+
+    def new_prompts(self, page_size: int, most: int, runs: int) -> Prompts | None:
+        """See `Model`. Their hidden states have no stamps: no prompt ends an answer before its first token."""
+        return self._model.new_prompts(page_size, most, runs)
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """See `Model`."""

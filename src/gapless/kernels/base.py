@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 
@@ -39,6 +40,9 @@ class ExpertAdapters:
 
 class Kernels(Protocol[P]):
     """A set of kernels. A token's result depends on that token's own inputs alone."""
+
+    prompts: PromptKernels | None
+    """For prompts of several sequences at once; None where this set has nothing for them."""
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:
         """A decode step of these weights in a few launches a layer; None where this set has none for them."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from gapless.kernels import adapted, grouped, reference
 from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 
@@ -78,6 +79,7 @@ class Graphed:
             raise ValueError(f"rows is {rows}: give at least 1, or None for as many as there are")
         self.rows = rows
         self.grouped = grouped
+        self.prompts: PromptKernels | None = None
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:
         """None: layers are computed one function after the other."""

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
 
@@ -34,6 +35,9 @@ ROWS = 16
 """Rows of every GEMM over tokens; shorter runs are padded with zero rows."""
 
 LN_EPS = 1e-5
+
+prompts: PromptKernels | None = None
+"""Prompts go through the functions below, one sequence after the other."""
 
 
 @dataclass(frozen=True, slots=True)

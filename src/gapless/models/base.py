@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gapless.kernels.prompts import Runs
+
 
 class KVCache(Protocol):
     """Paged memory a model writes and reads. The engine counts pages; only the model knows what a page holds."""
@@ -44,6 +46,22 @@ class RowAdapters:
     slots: Tensor
 
 
+class Prompts(Protocol):
+    """Prompts of several sequences in one pass, in memory that stays; a CUDA graph can hold `forward`."""
+
+    tile: int
+    """Tokens of a tile, see `Runs`."""
+    bos: int
+    x: Tensor
+    """[most, dim]: where tokens' embeddings are put before `forward`."""
+
+    def forward(self, tokens: int, runs: Runs, cache: KVCache) -> Tensor:
+        """The first `tokens` of `x` -> hidden [R, dim] of each run's last one (before the final norm), anything for a
+        run without tokens. Writes every token's K/V at its position, as `Model.forward` and its blocks would; then
+        each run's own page holds what it read elsewhere."""
+        ...
+
+
 class Model(Protocol):
     """A vision-language model of the Moondream kind. All calls run under `torch.inference_mode`."""
 
@@ -68,6 +86,10 @@ class Model(Protocol):
 
     def new_adapters(self, slots: int, rank: int) -> AdapterBank:
         """Allocate slots 0..slots-1 for adapters of ranks up to `rank`, all empty."""
+        ...
+
+    def new_prompts(self, page_size: int, most: int, runs: int) -> Prompts | None:
+        """Memory for passes of up to `most` tokens and `runs` runs; None where prompts go one by one."""
         ...
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
