@@ -40,7 +40,7 @@ class Prefill:
 
     model: str | None = None
     device: str = "auto"
-    texts: tuple[int, ...] = (16, 128, 512)
+    texts: tuple[int, ...] = (30, 128, 512)
     batches: tuple[int, ...] = (1, 4, 8)
     seconds: float = SECONDS
 
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns 0, 1 if a row is missing, 2 if nothing could be measured."""
     usual = Prefill()
     parser = parser_of("prefill", "The prefill benchmark.", usual.device, usual.seconds)
-    parser.add_argument("--text", type=numbers, default=usual.texts, help="tokens behind the picture: 16,128,512")
+    parser.add_argument("--text", type=numbers, default=usual.texts, help="tokens behind the picture: 30,128,512")
     parser.add_argument("--batch", type=numbers, default=usual.batches, help="prompts of a step: 1,4,8")
     given = parser.parse_args(arguments)
     prefill = Prefill(given.model, given.device, given.text, given.batch, given.seconds)

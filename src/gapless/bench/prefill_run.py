@@ -31,7 +31,7 @@ class Options:
     """What to measure. `texts`: ids behind the picture; `batches`: prompts of a step; `steps`: of each row; `seconds`:
     no new row begins after that long."""
 
-    texts: tuple[int, ...] = (16, 128, 512)
+    texts: tuple[int, ...] = (30, 128, 512)
     batches: tuple[int, ...] = (1, 4, 8)
     depth: int = 2
     steps: int = 8

@@ -26,6 +26,7 @@ from gapless.device.cuda_parts import build
 from gapless.device.flights import Flight, Flights, blame, records_of, said
 from gapless.device.graphs import Graphs, Stage
 from gapless.device.packet import Asked, check_step, demand, write_head
+from gapless.device.packs import Packs
 from gapless.device.pinned import Slot
 from gapless.device.program import Program
 from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
@@ -36,7 +37,7 @@ from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
-from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, RowRef, Step, StepKind
+from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
 
 _CLOSED = "the device was closed; load the model again"
 
@@ -140,19 +141,45 @@ class CudaDevice:
             self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 
     def _prefill(self, step: Step, slot: Slot, bucket: int) -> None:
-        """Eager: prompts and pictures come in every length."""
-        ends = np.cumsum([prompt_words(prefill) for prefill in step.prefills]).tolist()
-        for prefill, start, end in zip(step.prefills, [0, *ends], ends, strict=False):
-            write_prompt(prefill, slot.prompt_words[start:end])
+        """Prompts side by side where the model has that, the others one by one."""
+        packs = self.program.packs
+        alone: list[tuple[int, Prefill]] = []
+        side: list[tuple[int, Prefill]] = []
+        for place, prefill in enumerate(step.prefills):
             self._needs.begin(prefill.start)
             self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
             self.program.load_adapter(prefill)
-        self._prompts[: ends[-1]].copy_(slot.prompts[: ends[-1]], non_blocking=True)
-        for place, (prefill, start, end) in enumerate(zip(step.prefills, [0, *ends], ends, strict=False)):
+            (side if packs is not None and packs.takes(prefill) else alone).append((place, prefill))
+        used = 0 if packs is None else self._together(step, slot, packs, side)
+        if alone:
+            self._one_by_one(step, slot, alone, used)
+        self.program.head(bucket)
+
+    def _together(self, step: Step, slot: Slot, packs: Packs, prefills: list[tuple[int, Prefill]]) -> int:
+        """Returns how many words of the slot's prompts this takes."""
+        pictures: dict[int, list[torch.Tensor]] = {}
+        for place, prefill in prefills:
+            pictures[place] = [self._picture(step, picture) for picture in pictures_of(prefill)]
+        used = 0
+        for pieces in packs.plan(prefills):
+            count = packs.write(pieces, slot.prompt_words[used:])
+            packs.feed(pieces, slot.prompts[used : used + count], pictures)
+            self.graphs.together(packs.bucket(pieces))
+            self.program.keep(pieces)
+            used += count
+        return used
+
+    def _one_by_one(self, step: Step, slot: Slot, prefills: list[tuple[int, Prefill]], used: int) -> None:
+        """Eager: prompts and pictures come in every length. `used`: words of the slot's prompts that are taken."""
+        ends = (used + np.cumsum([prompt_words(prefill) for _, prefill in prefills])).tolist()
+        starts = [used, *ends]
+        for (_, prefill), start, end in zip(prefills, starts, ends, strict=False):
+            write_prompt(prefill, slot.prompt_words[start:end])
+        self._prompts[used : ends[-1]].copy_(slot.prompts[used : ends[-1]], non_blocking=True)
+        for (place, prefill), start, end in zip(prefills, starts, ends, strict=False):
             pictures = [self._picture(step, picture) for picture in pictures_of(prefill)]
             own = Prompt.of(prefill, self._prompts[start:end])
             self.program.prompt(place, prefill, own, pictures, self._width([prefill.start.ref.row]))
-        self.program.head(bucket)
 
     def _width(self, rows: list[int]) -> int:
         """How much of their page tables a forward of these rows is given."""

@@ -98,6 +98,9 @@ def full_step(program: Program, layout: Layout) -> None:
     """A part of a prompt as large as any, and a decode step of all rows, padding all of them, with every kind of tail:
     the most that is held at once."""
     program.widest_prompt()
+    if program.packs is not None:
+        program.empty_pack(program.packs.buckets[-1])
+        program.together(program.packs.buckets[-1])
     program.forward(layout.rows, layout.max_pages, Feeds(program.adapters is not None, True))
     for kind in (*KINDS, MASKED):
         program.tail(layout.rows, kind)

@@ -83,6 +83,7 @@ class Graphs:
         self._runtime = runtime
         self._buckets, self._widths = buckets, widths
         self._parts: dict[tuple[object, ...], tuple[str, Part]] = {}
+        self._empty: dict[tuple[object, ...], Part] = {}  # what comes before a part is run to be captured
         self._captured: dict[tuple[object, ...], Part] = {}
         backwards = buckets[::-1]
         for bucket in backwards:
@@ -94,6 +95,9 @@ class Graphs:
             for kind in (MASKED, *KINDS[::-1]):
                 name = f"{kind.name} tail of {bucket} rows"
                 self._parts["tail", bucket, kind] = (name, partial(program.tail, bucket, kind))
+        for tokens in program.packs.buckets[::-1] if program.packs is not None else ():
+            self._parts["together", tokens] = (f"prompts of {tokens} tokens", partial(program.together, tokens))
+            self._empty["together", tokens] = partial(program.empty_pack, tokens)
         self._parts["parked",] = ("tail of a parked row", program.parked_tail)
         self._parts["extend",] = ("page grants", program.extend)
 
@@ -106,6 +110,8 @@ class Graphs:
         for done, (key, (name, work)) in enumerate(self._parts.items() if self.enabled else ()):
             yield Stage(name, done, len(self._parts))
             with self._runtime.setting_up(), torch.inference_mode():
+                if key in self._empty:
+                    self._empty[key]()
                 work()  # compiles, loads and picks whatever a first run does
                 self._captured[key] = self._runtime.capture(work)
 
@@ -141,6 +147,10 @@ class Graphs:
         """Enqueue the tail of the row that was fetched from its lane."""
         self._run("parked")
 
+    def together(self, tokens: int) -> None:
+        """Enqueue a pass of a pack of that size."""
+        self._run("together", tokens)
+
     def extend(self) -> None:
         """Enqueue the grants of the step."""
         self._run("extend")
@@ -157,3 +167,4 @@ class Graphs:
         """Let go of all graphs, and of what they run on."""
         self._captured.clear()
         self._parts.clear()
+        self._empty.clear()

@@ -22,6 +22,14 @@ from gapless.device.runtime import Event, Runtime
 from gapless.records import POISON, Crops, DeviceLimits, Mask
 
 ALIGNMENT = 256
+PACKED = 512
+"""Words of a small pack, and more than a large one's runs take."""
+
+
+def prompt_room(limits: DeviceLimits, layout: Layout) -> int:
+    """Words that one prompt takes at most: by itself, three for each token and a block's pages; in a pack, which is at
+    most an eighth larger than its tokens, three and a half for each, and what describes runs."""
+    return 4 * limits.max_context + layout.max_pages + PACKED
 
 
 class Slot:
@@ -35,7 +43,7 @@ class Slot:
         rows = layout.rows
         self.words = runtime.pinned((layout.words,), torch.int64)
         self.packet = Packet(layout, self.words.numpy())
-        self.prompts = runtime.pinned((rows * (3 * limits.max_context + layout.max_pages),), torch.int64)
+        self.prompts = runtime.pinned((rows * prompt_room(limits, layout),), torch.int64)
         self.prompt_words: Words = self.prompts.numpy()
         self.demands = runtime.pinned((rows, layout.head), torch.int64)
         self.demand_words: Words = self.demands.numpy()

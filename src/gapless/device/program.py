@@ -6,8 +6,9 @@ captured as a CUDA graph; whoever calls decides on which stream or thread, in la
 `torch.inference_mode`.
 
 There is one set of shared buffers: each forward overwrites the previous one's logits, so rows that wait for a host mask
-are parked first. Prompts are fed one sequence at a time. That a token's result depends neither on its company nor on
-whether it was prefilled or decoded is the model's promise (`models.base`).
+are parked first. Prompts are fed one sequence at a time, or, where the model has that, side by side (`packs`). That a
+token's result depends neither on its company nor on whether it was prefilled or decoded is the model's promise
+(`models.base`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch import Tensor
 
 from gapless.constrain.table import Table
 from gapless.device.packet import PAD_ROW, Count, Inbox, Layout
+from gapless.device.packing import Piece, landings
+from gapless.device.packs import Packs
 from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
@@ -50,6 +53,7 @@ class Program:
         self.table = DeviceTable(table, device)
         self.inbox = Inbox(layout, device)
         self.adapters = model.new_adapters(limits.adapters + 1, limits.adapter_rank) if limits.adapters else None
+        self.packs = Packs.of(model, limits, self.rows.pages)
         self._tail = Tail(model, self.table, self.rows)
         sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
         dim, lanes = sample.shape[1], limits.rows * limits.depth
@@ -119,6 +123,22 @@ class Program:
             self.model.prefill_inset(picture, prefill.position + inset.at, self.cache, table, *own)
             fed = inset.at + len(picture)
         self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)
+
+    def together(self, tokens: int) -> None:
+        """Feed the pack of that size that is in `packs`."""
+        assert self.packs is not None
+        self.packs.forward(tokens, self.cache)
+
+    def empty_pack(self, tokens: int) -> None:
+        """Put a pack of that size into `packs` in which there is nobody."""
+        assert self.packs is not None
+        self.packs.feed_nothing(tokens)
+
+    def keep(self, pieces: Sequence[Piece]) -> None:
+        """Hidden states of prompts that end in the last pack -> hidden at their places."""
+        assert self.packs is not None
+        for place, run, count in landings(pieces):
+            self.batch.hidden[place : place + count] = self.packs.hidden[run : run + count]
 
     def widest_prompt(self) -> None:
         """Feed the padding row as much at once as any prompt is, over the widest page table and through an adapter if

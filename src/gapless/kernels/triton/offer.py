@@ -17,6 +17,7 @@ from gapless.kernels.stacks import Stack
 from gapless.kernels.triton import experts, tuned
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
+from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.kernels.triton.region import TritonRegion, regular
 from gapless.kernels.triton.table import Table, built_in
 from gapless.kernels.triton.tiles import ROWS, tiles_of
@@ -29,8 +30,9 @@ DEPENDENT = (9, 0)
 class TritonKernels(Graphed):
     """See the module."""
 
-    def __init__(self, grouped: bool = False) -> None:
+    def __init__(self, grouped: bool = False, device: torch.device | None = None) -> None:
         super().__init__(grouped=grouped)
+        self.prompts = None if device is None else TritonPrompts(gpu_of(device))
         self._met: set[tuple[object, ...]] = set()
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:

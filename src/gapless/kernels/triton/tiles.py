@@ -65,3 +65,18 @@ def _fitted(tile: Tile, matrices: int, itemsize: int, shared: int) -> Tile:
     while tile.stages > 1 and tile.shared(matrices, itemsize) > shared:
         tile = replace(tile, stages=tile.stages - 1)
     return tile
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTile:
+    """Of a prompt's attention: `rows` queries meet `keys` positions at a time, `stages` of those on their way."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def prompt_tile(shared: int) -> PromptTile:
+    """For a card with so many bytes of shared memory for a program."""
+    return PromptTile(128, 64, 4, 3) if shared > 100 * 1024 else PromptTile(64, 64, 4, 2)

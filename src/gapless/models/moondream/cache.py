@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gapless.errors import InvalidRequest
 from gapless.kernels.base import KEY_BLOCK
+from gapless.models.base import KVCache
 from gapless.models.moondream.config import TextConfig
 
 
@@ -40,3 +41,10 @@ class PagedKV:
         for page in pages:  # one by one: a list of numbers would be an index made on the host
             self.keys[:, page] = torch.nan
             self.values[:, page] = torch.nan
+
+
+def own_cache(cache: KVCache) -> PagedKV:
+    """The cache as what `new_cache` made it."""
+    if not isinstance(cache, PagedKV):
+        raise TypeError(f"a Moondream model reads the cache its own new_cache makes, not a {type(cache).__name__}")
+    return cache

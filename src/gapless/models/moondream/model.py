@@ -17,10 +17,11 @@ from gapless.kernels.base import Kernels
 from gapless.kernels.choose import choose
 from gapless.models.base import AdapterBank, KVCache, RowAdapters
 from gapless.models.moondream.adapters import Layout, Slots
-from gapless.models.moondream.cache import PagedKV
+from gapless.models.moondream.cache import PagedKV, own_cache
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.footprint import token_bytes
 from gapless.models.moondream.layers import Experts
+from gapless.models.moondream.prompts import PackedText
 from gapless.models.moondream.region import Region
 from gapless.models.moondream.text import Adapted, TextDecoder
 from gapless.models.moondream.vision import VisionTower
@@ -70,6 +71,10 @@ class Moondream:
         """Allocate slots 0..slots-1 for adapters of ranks up to `rank`, all empty."""
         return Slots(self.config.text, slots, rank, self.dtype, self.device, self.kernels)
 
+    def new_prompts(self, page_size: int, most: int, runs: int) -> PackedText | None:
+        """Memory for prompts of several sequences in one pass; None where the kernels have nothing for that."""
+        return PackedText.of(self.text, self.config.tokenizer.bos_id, page_size, most, runs)
+
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Uint8 [1 + rows * columns, side, side, 3] -> [prefix - 1, dim]."""
         return self.vision(crops.to(self.device), tiling)
@@ -79,13 +84,13 @@ class Moondream:
     ) -> None:
         """Compute BOS + picture [prefix - 1, dim] as one block into `pages` int64 [n]."""
         bos = self.text.wte[self.config.tokenizer.bos_id]
-        self.text.prefill_block(torch.cat((bos[None], picture)), 0, _own(cache), pages, _slots(adapters))
+        self.text.prefill_block(torch.cat((bos[None], picture)), 0, own_cache(cache), pages, _slots(adapters))
 
     def prefill_inset(
         self, picture: Tensor, start: int, cache: KVCache, pages: Tensor, adapters: RowAdapters | None = None
     ) -> None:
         """Compute a picture [prefix - 1, dim] as one block at positions start.. behind what is in `pages` int64 [n]."""
-        self.text.prefill_block(picture, start, _own(cache), pages, _slots(adapters))
+        self.text.prefill_block(picture, start, own_cache(cache), pages, _slots(adapters))
 
     def embed(self, ids: Tensor, values: Tensor | None) -> Tensor:
         """Ids int64 [T], values float32 [T, 2] -> [T, dim]; a negative first value means an ordinary token.
@@ -114,7 +119,7 @@ class Moondream:
 
         Tokens of one sequence come in ascending position.
         """
-        return self.text.forward(x, positions, tables, _own(cache), _slots(adapters))
+        return self.text.forward(x, positions, tables, own_cache(cache), _slots(adapters))
 
     def any_width(self, rows: int, cache: KVCache, adapters: AdapterBank | None = None) -> bool:
         """Whether such a step is fused: it reads of a page table what its rows have reached."""
@@ -138,13 +143,6 @@ class Moondream:
     def size_value(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, 2], decoded (width, height) in 0..1."""
         return self.kernels.by_rows(self.region.size_value, hidden)
-
-
-def _own(cache: KVCache) -> PagedKV:
-    """The cache as what `new_cache` made it."""
-    if not isinstance(cache, PagedKV):
-        raise TypeError(f"a Moondream model reads the cache its own new_cache makes, not a {type(cache).__name__}")
-    return cache
 
 
 def _slots(adapters: RowAdapters | None) -> Adapted | None:

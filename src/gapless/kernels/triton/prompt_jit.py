@@ -1,0 +1,198 @@
+"""The kernels of prompts: tokens of several sequences in one matrix, over pages.
+
+A run is a piece of one sequence: `count` tokens from row `first` of the matrix on, at positions from `position` on. Its
+six numbers lie in `runs` int32 [R, 6]: first, count, position, base, source, row. `row` is that of its page table; but
+positions of the page in which `base` lies that come before `base` are in the page `source` instead: a picture's block
+that does not end with a page, before the sequence has a copy of that page. `sees` int32 [T] says how many positions a
+token sees: its own and all before it, or all to the end of the picture it is part of. What a token sees was written
+before, or is written by `place` in the same layer.
+
+Every number of an output is written by one program, and sums run in one order. Tokens that are no run's, which fill up
+a matrix, write no page and are seen by none.
+"""
+
+import triton
+import triton.language as tl
+
+from gapless.kernels.triton.parts_jit import gelu_tanh
+
+
+@triton.jit
+def norm(x, n, weight, shift, bias, D: tl.constexpr, WIDE: tl.constexpr, BIASED: tl.constexpr):
+    """Row `program_id` of x [T, D] -> its LayerNorm in n; then x gets the bias of what is added to it next."""
+    at, d = tl.program_id(0).to(tl.int64) * D, tl.arange(0, WIDE)
+    there = d < D
+    numbers = tl.load(x + at + d, mask=there, other=0.0).to(tl.float32)
+    away = tl.where(there, numbers - tl.sum(numbers, 0) / D, 0.0)
+    scale = tl.rsqrt(tl.sum(away * away, 0) / D + 1e-5)
+    gain = tl.load(weight + d, mask=there, other=0.0).to(tl.float32)
+    normed = away * scale * gain + tl.load(shift + d, mask=there, other=0.0).to(tl.float32)
+    tl.store(n + at + d, normed.to(n.dtype.element_ty), mask=there)
+    if BIASED:
+        moved = numbers + tl.load(bias + d, mask=there, other=0.0).to(tl.float32)
+        tl.store(x + at + d, moved.to(x.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def cells(table, t, there, base, source, own, H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr):
+    """Where a head's numbers of positions t begin in a layer's keys or values [pages, H, PAGE, WIDE]."""
+    page = tl.load(table + t // PAGE, mask=there, other=0).to(tl.int64)
+    lead = (t >= base // PAGE * PAGE) & (t < base)
+    return ((tl.where(lead, source.to(tl.int64), page) * H + own) * PAGE + t % PAGE) * WIDE
+
+
+@triton.jit
+def turned(at, d, t, there, cos, sin, ROTARY: tl.constexpr):
+    """Heads of tokens at `at` [N], their first ROTARY numbers turned by rows t [N] of the tables: float32 [N, D]."""
+    HALF: tl.constexpr = ROTARY // 2
+    partner = tl.where(d < HALF, d + HALF, tl.where(d < ROTARY, d - HALF, d))
+    turns = there[:, None] & (d < ROTARY)[None, :]
+    c = tl.load(cos + t[:, None] * ROTARY + d[None, :], mask=turns, other=1.0)
+    s = tl.load(sin + t[:, None] * ROTARY + d[None, :], mask=turns, other=0.0)
+    straight = tl.load(at[:, None] + d[None, :], mask=there[:, None], other=0.0).to(tl.float32)
+    swapped = tl.load(at[:, None] + partner[None, :], mask=turns, other=0.0).to(tl.float32)
+    return straight * c + swapped * s
+
+
+@triton.jit
+def stretch(said, levels, token, t, there, own, part, H: tl.constexpr):
+    """By how much a head's queries (part 0) or values (1) are scaled: tanh of what the token says, plus its level."""
+    told = tl.load(said + token * (2 * H) + part * H + own, mask=there, other=0.0).to(tl.float32)
+    level = tl.load(levels + t * H + own, mask=there, other=0.0).to(tl.float32)
+    return 2.0 * tl.sigmoid(2.0 * told) - 1.0 + level
+
+
+@triton.jit(do_not_specialize=["tokens", "entries"])
+def place(up, keys, values, runs, of, tables, cos, sin, said, levels, inner, tokens, entries, D: tl.constexpr,
+          FF: tl.constexpr, UP: tl.constexpr, INNER: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr,
+          PAGE: tl.constexpr, SCALED: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr):
+    """up [T, UP], of which 3 D are queries, keys and values -> keys, turned, and values into their pages.
+
+    Behind those, if FF > 0, what feeds the feed-forward -> its GELU in inner [T, INNER], behind D numbers. `of` int32
+    [T]: each token's run, -1 for none. Programs along the second axis: H heads, then FF / BF parts.
+    """
+    WIDE: tl.constexpr = D // H
+    token = tl.program_id(0) * BT + tl.arange(0, BT)
+    own = tl.program_id(1)
+    real = token < tokens
+    row = token.to(tl.int64)
+    if own < H:
+        run = tl.load(of + token, mask=real, other=-1)
+        there = run >= 0
+        mine = runs + run * 6
+        t = tl.load(mine + 2, mask=there, other=0) + token - tl.load(mine, mask=there, other=0)
+        base, source = tl.load(mine + 3, mask=there, other=0), tl.load(mine + 4, mask=there, other=0)
+        table = tables + tl.load(mine + 5, mask=there, other=0).to(tl.int64) * entries
+        d = tl.arange(0, WIDE)
+        to = cells(table, t, there, base, source, own, H, PAGE, WIDE)
+        at = up + row * UP + own * WIDE
+        k = turned(at + D, d, t, there, cos, sin, ROTARY)
+        tl.store(keys + to[:, None] + d[None, :], k.to(keys.dtype.element_ty), mask=there[:, None])
+        v = tl.load((at + 2 * D)[:, None] + d[None, :], mask=there[:, None], other=0.0)
+        if SCALED:
+            by = stretch(said, levels, row, t, there, own, 1, H)
+            v = (v.to(tl.float32) * by[:, None]).to(values.dtype.element_ty)
+        tl.store(values + to[:, None] + d[None, :], v, mask=there[:, None])
+    else:
+        f = (own - H) * BF + tl.arange(0, BF)
+        fed = tl.load(up + row[:, None] * UP + 3 * D + f[None, :], mask=real[:, None], other=0.0)
+        thought = gelu_tanh(fed.to(tl.float32)).to(inner.dtype.element_ty)
+        tl.store(inner + row[:, None] * INNER + D + f[None, :], thought, mask=real[:, None])
+
+
+@triton.jit
+def viewed(q, keys, values, table, base, source, own, see, begin, end, best, weight, total, factor,
+           H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+           HIDES: tl.constexpr):
+    """The running softmax of queries [BM, WIDE] over positions begin..end-1, BN at a time. `HIDES`: some queries see
+    fewer of them; else they see all, and these are whole tiles."""
+    d = tl.arange(0, WIDE)
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        t = start + tl.arange(0, BN)
+        there = t < end
+        at = cells(table, t, there, base, source, own, H, PAGE, WIDE)
+        if HIDES:
+            k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
+            v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
+        else:
+            k = tl.load(keys + at[:, None] + d[None, :])
+            v = tl.load(values + at[:, None] + d[None, :])
+        score = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if HIDES:
+            score = tl.where(t[None, :] < see[:, None], score, -1e30)
+        now = tl.maximum(best, tl.max(score, 1))
+        p = tl.exp2((score - now[:, None]) * factor)
+        fade = tl.exp2((best - now) * factor)
+        weight = weight * fade + tl.sum(p, 1)
+        total = tl.dot(p.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
+        best = now
+    return best, weight, total
+
+
+@triton.jit(do_not_specialize=["entries"])
+def attend(up, keys, values, runs, tiles, sees, tables, cos, sin, said, levels, inner, entries, factor,
+           D: tl.constexpr, UP: tl.constexpr, INNER: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr,
+           PAGE: tl.constexpr, SCALED: tl.constexpr, LAST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+           STAGES: tl.constexpr):
+    """up [T, UP], whose first D are queries -> what they see, in the first D of inner [T, INNER].
+
+    `tiles` int32 [N, 2]: a run, -1 for none, and how many of its tokens come before the tile's. `LAST`: tiles are the
+    last token of each run instead. `factor`: by which scores are multiplied, as a power of two's exponent.
+    """
+    WIDE: tl.constexpr = D // H
+    tile, own = tl.program_id(0), tl.program_id(1)
+    if LAST:
+        run = tile
+    else:
+        run = tl.load(tiles + 2 * tile)
+    mine = runs + run * 6
+    there = run >= 0
+    count = tl.load(mine + 1, mask=there, other=0)
+    if count == 0:
+        return
+    if LAST:
+        skipped = count - 1
+    else:
+        skipped = tl.load(tiles + 2 * tile + 1)
+    base, source = tl.load(mine + 3), tl.load(mine + 4)
+    table = tables + tl.load(mine + 5).to(tl.int64) * entries
+    place = skipped + tl.arange(0, BM)
+    there = place < count
+    token = (tl.load(mine) + place).to(tl.int64)
+    t = tl.load(mine + 2) + place
+    d = tl.arange(0, WIDE)
+    q = turned(up + token * UP + own * WIDE, d, t, there, cos, sin, ROTARY)
+    if SCALED:
+        q = q * stretch(said, levels, token, t, there, own, 0, H)[:, None]
+    q = q.to(keys.dtype.element_ty)
+    see = tl.load(sees + token, mask=there, other=0)
+    end = tl.max(see, 0)
+    clear = tl.min(tl.where(there, see, end), 0) // BN * BN
+    best = tl.full([BM], -1e30, tl.float32)
+    weight = tl.zeros([BM], tl.float32)
+    total = tl.zeros([BM, WIDE], tl.float32)
+    best, weight, total = viewed(q, keys, values, table, base, source, own, see, 0, clear, best, weight, total, factor,
+                                 H, PAGE, WIDE, BN, STAGES, False)
+    best, weight, total = viewed(q, keys, values, table, base, source, own, see, clear, end, best, weight, total,
+                                 factor, H, PAGE, WIDE, BN, STAGES, True)
+    to = inner + token[:, None] * INNER + own * WIDE + d[None, :]
+    tl.store(to, (total / weight[:, None]).to(inner.dtype.element_ty), mask=there[:, None])
+
+
+@triton.jit
+def tails(keys, values, runs, tables, layers, pages, entries, H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr):
+    """Each run's own copy of what is in `source` for it, all heads of one layer a program: grid (R, layers)."""
+    mine = runs + tl.program_id(0) * 6
+    base, source = tl.load(mine + 3), tl.load(mine + 4).to(tl.int64)
+    if base % PAGE == 0:
+        return
+    target = tl.load(tables + tl.load(mine + 5).to(tl.int64) * entries + base // PAGE).to(tl.int64)
+    layer = tl.program_id(1).to(tl.int64) * pages
+    offset = tl.arange(0, PAGE)[:, None]
+    d = tl.arange(0, WIDE)[None, :]
+    there = (offset < base % PAGE) & (d >= 0)
+    for head in range(H):
+        at = (head * PAGE + offset) * WIDE + d
+        since, to = (layer + source) * (H * PAGE * WIDE) + at, (layer + target) * (H * PAGE * WIDE) + at
+        tl.store(keys + to, tl.load(keys + since, mask=there), mask=there)
+        tl.store(values + to, tl.load(values + since, mask=there), mask=there)
