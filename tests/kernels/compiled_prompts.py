@@ -11,7 +11,7 @@ from triton.compiler import ASTSource
 
 from gapless.kernels.triton import prompt_jit as prompt
 from gapless.kernels.triton.prompts import FED, PLACED
-from gapless.kernels.triton.tiles import prompt_tile
+from gapless.kernels.triton.tiles import PROMPT
 
 ALIGNED = [["tt.divisibility", 16]]
 """What a launch sees of a tensor's address; without it nothing is loaded ahead, and less memory shared."""
@@ -57,7 +57,7 @@ def main(capability: int) -> None:
     """One line a kernel: what it is, and its shared memory."""
     shared = SHARED[capability] * 1024
     for size, kind, page, scaled in (("moondream-2", "bf16", 16, True), ("glint", "fp16", 64, False)):
-        for kernel, types, constants, warps in kernels(size, prompt_tile(shared), kind, page, scaled):
+        for kernel, types, constants, warps in kernels(size, PROMPT, kind, page, scaled):
             source = ASTSource(
                 kernel,
                 {**types, **dict.fromkeys(constants, "constexpr")},

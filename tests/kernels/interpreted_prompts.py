@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from tests.kernels.drawn_prompts import Piece, copied_tails, draw_prompts, feed_plainly
 
-from gapless.kernels.triton.choices import Gpu
 from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.kernels.triton.tiles import PromptTile
 
@@ -32,7 +31,7 @@ def off(found: torch.Tensor, right: torch.Tensor) -> float:
 def main() -> None:
     """One line a scene and way of looking: how far keys, values and inner are from float64, and tails; then norms."""
     tile = PromptTile(32, 16, 4, 2)
-    kernels = TritonPrompts(Gpu(shared=227 * 1024, dependent=False), tile)
+    kernels = TritonPrompts(tile)
     for number, (pieces, how) in enumerate(SCENES):
         for last in (False, True):
             scene = draw_prompts(pieces, number, tile=tile.rows, **how)

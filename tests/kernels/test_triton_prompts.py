@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.kernels.test_triton_step import needs_triton, run
 
-from gapless.kernels.triton.tiles import prompt_tile
-
 
 @pytest.mark.slow
 @needs_triton
@@ -23,8 +21,3 @@ def test_prompts_are_right_when_interpreted() -> None:
 def test_every_kernel_of_prompts_compiles_for_every_card_within_its_memory(capability: int) -> None:
     compiled = run("compiled_prompts", str(capability), interpret="0", seconds=600)
     assert [name for name, *_ in compiled] == 2 * ["norm", "place", "attend", "attend", "tails"]
-
-
-def test_tiles_are_smaller_on_smaller_cards() -> None:
-    small, large = prompt_tile(99 * 1024), prompt_tile(227 * 1024)
-    assert small.rows < large.rows and all(tile.rows % 16 == tile.keys % 16 == 0 for tile in (small, large))

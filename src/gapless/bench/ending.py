@@ -140,4 +140,4 @@ class BlindEndingModel(EndingModel):
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """See `Model`: the embeddings of ordinary words."""
         ids = torch.arange(self.prefix - 1, device=self.device) % (self.vocab // 2) + 10
-        return self.embed(ids, torch.full((self.prefix - 1, 2), -1.0, device=self.device))
+        return self.embed(ids, None)

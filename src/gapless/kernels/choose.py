@@ -43,4 +43,4 @@ def _triton(device: torch.device) -> Kernels[Any]:
     from gapless.kernels.triton.usable import usable
 
     grouped = has_grouped(device)
-    return TritonKernels(grouped, device) if usable(device) else Graphed(grouped=grouped)
+    return TritonKernels(grouped=grouped) if usable(device) else Graphed(grouped=grouped)

@@ -30,9 +30,9 @@ DEPENDENT = (9, 0)
 class TritonKernels(Graphed):
     """See the module."""
 
-    def __init__(self, grouped: bool = False, device: torch.device | None = None) -> None:
+    def __init__(self, grouped: bool = False) -> None:
         super().__init__(grouped=grouped)
-        self.prompts = None if device is None else TritonPrompts(gpu_of(device))
+        self.prompts = TritonPrompts()
         self._met: set[tuple[object, ...]] = set()
 
     def fuse(self, decoder: Decoder) -> FusedStep | None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gapless.kernels.prompts import Runs, Turns
 from gapless.kernels.triton import prompt_jit
-from gapless.kernels.triton.choices import SMALLEST, Gpu
-from gapless.kernels.triton.tiles import PromptTile, prompt_tile
+from gapless.kernels.triton.choices import SMALLEST
+from gapless.kernels.triton.tiles import PROMPT, PromptTile
 
 DTYPES = (torch.bfloat16, torch.float16)
 PAGES = (16, 32, 64)
@@ -25,11 +25,11 @@ PLACED = 32
 
 
 class TritonPrompts:
-    """See the module. `tile` None: what suits the GPU."""
+    """See the module. `tile`: of attention."""
 
-    def __init__(self, gpu: Gpu, tile: PromptTile | None = None) -> None:
-        self._tile = tile or prompt_tile(gpu.shared)
-        self.tile = self._tile.rows
+    def __init__(self, tile: PromptTile = PROMPT) -> None:
+        self._tile = tile
+        self.tile = tile.rows
         self.launches = 0
 
     def fits(self, dtype: torch.dtype, dim: int, heads: int, page_size: int) -> bool:
