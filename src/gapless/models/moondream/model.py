@@ -123,7 +123,7 @@ class Moondream:
 
     def any_width(self, rows: int, cache: KVCache, adapters: AdapterBank | None = None) -> bool:
         """Whether such a step is fused: it reads of a page table what its rows have reached."""
-        return self.text.fused_for(rows, _own(cache), None if adapters is None else _bank(adapters))
+        return self.text.fused_for(rows, own_cache(cache), None if adapters is None else _bank(adapters))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim] -> float32 [T, vocab]."""
