@@ -1,8 +1,10 @@
 """Whatever was done for a picture or a conversation is not done again: decoding, cutting, vision, prefill."""
 
 import asyncio
+import copy
 import gc
 import io
+import pickle
 
 import pytest
 from PIL import Image
@@ -76,6 +78,14 @@ def test_a_handle_pins_its_picture_until_it_is_dropped(fresh):
     gc.collect()
     until(lambda: pins(fresh) == {}, "none")
     idle(fresh)
+
+
+def test_copies_of_a_handle_are_as_good_and_pin_nothing(fresh):
+    handle = fresh.encode_image(noise(6))
+    for other in (pickle.loads(pickle.dumps(handle)), copy.deepcopy(handle)):
+        assert other.pin is None and other.picture.digest == handle.picture.digest
+        assert told(fresh.caption(other, settings=PLAIN)) == told(fresh.caption(handle, settings=PLAIN))
+    assert pins(fresh) == {handle.picture.digest: 1}
 
 
 def test_a_handle_of_another_engine_is_pinned_here_when_it_is_encoded_here(fresh, vlm):

@@ -44,6 +44,11 @@ TINY = 33
 SIZE = 4
 
 
+def deep(*quick):
+    """Depths 1 to 4; all but the `quick` ones are slow."""
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3, 4)]
+
+
 def subject(rng):
     """One of five pictures or none, one of three adapters."""
     return (picture(rng.randrange(5)) if rng.random() < 0.85 else None), rng.choice(ADAPTERS)
@@ -154,17 +159,18 @@ def happened(*runs):
     assert sum(run["of_answers"] for run in runs) > 0
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", deep(1, 2))
 def test_the_simulated_device_is_exact(depth):
     happened(*(play("sim", depth, seed) for seed in (1, 5)))
 
 
-@pytest.mark.parametrize(("device", "depth"), [(d, n) for d in ("host", "cuda") for n in (1, 2, 3, 4)])
+@pytest.mark.parametrize("depth", deep(2))
+@pytest.mark.parametrize("device", ["host", "cuda"])
 def test_devices_are_exact_with_freed_pages_poisoned(device, depth):
     happened(play(device, depth, 1))
 
 
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", deep(3))
 def test_pictures_further_on_are_shared_as_parts_of_what_came_before(depth):
     run = play("sim", depth, 3, pages=60, insets=True)
     assert min(run[what] for what in ("hits", "evictions", "copies", "beyond_blocks")) > 0
@@ -200,7 +206,7 @@ def play_with_faults(depth, seed):
         return Counter(failed=failed, hits=counters.prefix_hits, retried=counters.retried)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", deep(2))
 def test_nothing_that_a_failed_step_was_to_compute_is_ever_used(depth):
     total = sum((play_with_faults(depth, seed) for seed in range(6)), Counter())
     assert total["failed"] > 4 and total["hits"] > 20 and total["retried"] > 0

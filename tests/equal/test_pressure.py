@@ -6,6 +6,7 @@ could have run one by one; work that is done twice is a small part; more memory 
 clock's.
 """
 
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +20,6 @@ from tests.fakes.verdict import judge_all
 
 from gapless.config import EngineConfig
 from gapless.errors import RequestTooLarge
-from gapless.records import StepKind
 
 SPEC = HashSpec(end_permille=0, answer_permille=0)
 SIZE = 4
@@ -179,7 +179,11 @@ def test_a_request_that_makes_room_is_computed_again_but_for_what_is_still_there
 @pytest.mark.slow
 def test_ledgers_are_flat_over_ten_thousand_requests():
     """Whatever comes, nothing of it stays but what the pool has room for."""
-    asked = list(requests(10_000, pictures=40, said=3, adapters=(None, *HASHED[:3])))
+    rng, asked = random.Random(7), []
+    for number in range(1, 10_001):
+        ids = range(20, 20 + rng.randrange(1, 9))
+        made = ask(number, ids=ids, shown=picture(rng.randrange(12)), max_tokens=rng.choice([1, 3, 6]))
+        asked.append(replace(made, adapter=rng.choice([None, None, *HASHED[:3]])))
     limits = limits_of(SPEC, 2, pages=1 + 4 * LEAST, rows=9, page_size=SIZE, adapters=2)
     stage, device = sim_stage(SPEC, limits, config=EngineConfig(lookahead=8))
     engine, sizes = stage.engine, []
@@ -195,9 +199,8 @@ def test_ledgers_are_flat_over_ten_thousand_requests():
         sizes.append(
             (len(cache.entries()), len(cache._roots), len(cache._leaving), len(engine.roster), len(engine.admission))
         )
-    assert max(entries for entries, *_ in sizes) <= limits.pages + 160
+    assert max(entries for entries, *_ in sizes) <= 2 * limits.pages, "each but the first of a path has a page"
     assert {tuple(left) for _, _, *left in sizes} == {(0, 0, 0)}
     counters = engine.counters
     assert counters.finished == 10_000 and counters.prefix_hits > 1000 and counters.prefix_evictions > 1000
     assert engine.pages.held() == sorted(cache.kept())
-    assert StepKind.PREFILL in {event.kind for event in device.events} or counters.prefill_steps > 2000

@@ -65,6 +65,10 @@ class EncodedImage:
     crops: CropSpec
     pin: Pin | None = None
 
+    def __reduce__(self) -> tuple[type[EncodedImage], tuple[Picture, CropSpec]]:
+        """For other processes, and copies: a pin is this object's own."""
+        return EncodedImage, (self.picture, self.crops)
+
     def __repr__(self) -> str:
         return f"EncodedImage({self.picture.width}x{self.picture.height}, {self.picture.digest[:12]})"
 

@@ -186,6 +186,7 @@ class Sheet:
             ("prompt_tokens", counted.prompt_tokens, "Tokens of pictures and prompts, cached ones too."),
             ("generation_tokens", counted.tokens, "Tokens that were generated."),
             ("num_preemptions", counted.preemptions, "Requests that gave up their row for a while."),
+            ("recomputed_tokens", counted.recomputed_tokens, "Tokens that such requests had to compute again."),
             ("bubble_seconds", accounting.idle_ms / 1e3, "Seconds the device stood idle while there was work."),
             ("zombie_rows", counted.zombies, "Rides of rows after their last token."),
             ("pictures", counted.pictures, "Requests with a picture."),
