@@ -10,15 +10,20 @@ from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_prompts import PackingHashModel
 from tests.fakes.scene import expected, mix_of_requests, table_of
 from tests.fakes.verdict import judge_all
-from tests.gpu.stage import PINNED, cuda_stage, prove
-from tests.kernels.drawn_prompts import Piece, PromptScene, copied_tails, draw_prompts, feed_plainly
-from tests.kernels.interpreted_prompts import off
+from tests.gpu.mixes import mix
+from tests.gpu.stage import PINNED, answers, cuda_stage, prove
+from tests.gpu.test_cuda_equality import table_for
+from tests.kernels.drawn_prompts import Piece, PromptScene, copied_tails, draw_prompts, feed_plainly, off
 from tests.models.packed_scene import Scene
 
 from gapless.kernels.choose import choose
-from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.models.moondream.prompts import PackedText
 from gapless.models.registry import random_model
+
+if not torch.cuda.is_available():  # then Triton, where it is installed, is not to be imported either
+    pytest.skip("needs a GPU", allow_module_level=True)
+pytest.importorskip("triton")
+from gapless.kernels.triton.prompts import TritonPrompts
 
 pytestmark = pytest.mark.gpu
 MOONDREAM = {"dim": 2048, "heads": 32, "fed": 8192}
@@ -90,9 +95,11 @@ def test_a_hundred_relaunches_are_the_same_bits(last):
         [Piece(760, blocks=((0, 730),), tail=730), Piece(30, 730, tail=730), Piece(1)], 1, **MOONDREAM,
         dtype=torch.bfloat16, tile=given.tile, spare=3, device="cuda",
     )  # fmt: skip
+    up = scene.up.clone()
     look(given, scene, last)
     first = [room.clone() for room in (scene.keys, scene.values, scene.inner)]
     for _ in range(100):
+        scene.up.copy_(up)
         scene.inner.fill_(torch.nan)
         look(given, scene, last)
         for room, right in zip((scene.keys, scene.values, scene.inner), first, strict=True):
@@ -136,3 +143,27 @@ def test_the_hash_language_side_by_side_is_exact(depth, graphs, pages):
     with stage(graphs=graphs, pages=pages) as played:
         judge_all(played.play(entries), expected(SPEC, entries), entries)
         prove(played, depth, graphs)
+        assert (replays_of(played)["together"] >= played.stage.engine.counters.prefill_steps) == graphs
+        assert graphs or len(model.made.passes) >= played.stage.engine.counters.prefill_steps
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("name", ["small", "small-3"])
+def test_the_engine_feeds_prompts_with_these_kernels(name, graphs):
+    """And with no others: what goes one by one is not called."""
+    loaded = random_model(name, "cuda:0", end_bias=0.0)
+    model, given = loaded.model, loaded.model.kernels.prompts
+    entries = mix(loaded.config, 5, 12, greedy=True, insets=True)
+    with cuda_stage(model, table_for(model), 2, graphs=graphs, rows=8, pages=400) as played:
+        launched = given.launches
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr(type(model), "prefill_prefix")
+            patch.delattr(type(model), "prefill_inset")
+            answers(played.play(entries))
+        steps = played.stage.engine.counters.prefill_steps
+        assert (replays_of(played)["together"] >= steps > 0) == graphs
+        assert (given.launches == launched) == graphs
+
+
+def replays_of(played):
+    return played.device.device.device.graphs.replays

@@ -153,6 +153,14 @@ def copied_tails(scene: PromptScene) -> Tensor:
     return keys
 
 
+def off(found: torch.Tensor, right: torch.Tensor) -> float:
+    """How far, relatively; infinite if NaN, which is where nothing was to be written, is elsewhere."""
+    if not torch.equal(found.isnan(), right.isnan()):
+        return torch.inf
+    found, right = found.double().nan_to_num(), right.double().nan_to_num()
+    return float((found - right).norm() / right.norm())
+
+
 def _pages(scene: PromptScene, i: int, at: Tensor) -> Tensor:
     """Of positions of a run's sequence."""
     page, tail = scene.keys.shape[2], scene.pieces[i].tail

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import torch
-from tests.kernels.drawn_prompts import Piece, copied_tails, draw_prompts, feed_plainly
+from tests.kernels.drawn_prompts import Piece, copied_tails, draw_prompts, feed_plainly, off
 
 from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.kernels.triton.tiles import PromptTile
@@ -18,14 +18,6 @@ SCENES: list[tuple[list[Piece], dict[str, Any]]] = [
     ([Piece(50, position=40, blocks=((44, 60), (61, 77)))], {"page": 64, "tau": True, "dim": 64, "heads": 1, "fed": 0}),
     ([Piece(3, position=130), Piece(33, blocks=((0, 32),))], {"page": 32, "heads": 2, "fed": 192}),
 ]
-
-
-def off(found: torch.Tensor, right: torch.Tensor) -> float:
-    """How far, relatively; infinite if NaN, which is where nothing was to be written, is elsewhere."""
-    if not torch.equal(found.isnan(), right.isnan()):
-        return torch.inf
-    found, right = found.double().nan_to_num(), right.double().nan_to_num()
-    return float((found - right).norm() / right.norm())
 
 
 def main() -> None:
