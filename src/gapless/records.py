@@ -55,8 +55,9 @@ class FinishReason(StrEnum):
 class Picture:
     """A picture ready for the vision tower.
 
-    `crops`: uint8 [n, side, side, 3], crop 0 is the whole picture, then local crops row by row; `tiling` (rows, cols);
-    `digest`: SHA-256 (hex) of the upright RGB pixels, their shape and the crop settings: equal digest, equal crops.
+    `crops`: uint8 [n, side, side, 3], crop 0 is the whole picture, then local crops row by row; or the upright pixels
+    uint8 [height, width, 3], which the device cuts itself, to the same bytes. `tiling` (rows, cols); `digest`: SHA-256
+    (hex) of the upright RGB pixels, their shape and the crop settings: equal digest, equal crops.
     """
 
     digest: str
@@ -64,6 +65,11 @@ class Picture:
     tiling: tuple[int, int]
     width: int
     height: int
+
+    @property
+    def uncut(self) -> bool:
+        """Whether the device is to cut it."""
+        return self.crops.ndim == 3
 
 
 @dataclass(frozen=True, slots=True)

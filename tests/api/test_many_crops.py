@@ -11,7 +11,9 @@ from tests.api.asking import idle, told
 from tests.fakes.micro import write_micro
 
 import gapless
+from gapless.api.desk import EncodedImage
 from gapless.config import ImageLimits
+from gapless.images.picture import prepare
 
 COLD = {"temperature": 0, "max_tokens": 12}
 
@@ -60,3 +62,12 @@ def test_the_longest_picture_fits_in_the_arena_of_a_process(micro_folder):
     assert len(crops) > 70 > 5 * 5
     with gapless.load(micro_folder, device="cpu", process=True, max_rows=1, image_limits=limits) as there:
         assert told(there.caption(longest, settings=COLD)) == right
+
+
+def test_a_picture_encoded_for_a_gpu_is_cut_for_a_model_on_a_cpu(vlm):
+    pictures = (pixels(90, 130), pixels(300, 30), pixels(20, 20))
+    there = [EncodedImage(prepare(p, vlm.desk._crops, device_cuts=True), vlm.desk._crops) for p in pictures]
+    assert all(image.picture.uncut for image in there)
+    assert [vlm.encode_image(image).picture.uncut for image in there] == [False] * 3
+    for image, picture in zip(there, pictures, strict=True):
+        assert told(vlm.caption(image, settings=COLD)) == told(vlm.caption(picture, settings=COLD))

@@ -1,6 +1,7 @@
 """The picture arena: what is put in comes out, nothing is overwritten while it is looked at, everything comes back."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,3 +135,16 @@ def test_what_another_thread_frees_meanwhile_is_taken_next_time(view):
     view._freed = Growing([0, 0])
     assert view.take_freed() == (0, 0)
     assert view.take_freed() == (ALIGN,)
+
+
+def test_a_picture_may_lie_there_cut_and_uncut(arena, view):
+    cut = picture(1, 20)
+    whole = replace(cut, crops=np.arange(30 * 20 * 3, dtype=np.uint8).reshape(30, 20, 3))
+    assert room_for([cut, whole, whole]) == 2 * ALIGN
+    regions = arena.place_all([cut, whole, cut])
+    shown = [view.picture(region) for region in regions]
+    assert arena.held == 2 and all(map(same, shown, [cut, whole, cut])) and shown[1].uncut
+    shown.clear()
+    for offset in view.take_freed():
+        arena.free(offset)
+    assert arena.held == 0

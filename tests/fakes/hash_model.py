@@ -141,6 +141,8 @@ class HashModel:
         words[0] = 0
         return HashBank(words)
 
+    tower = None
+
     def new_prompts(self, page_size: int, most: int, runs: int) -> None:
         """Prompts go one by one."""
 

@@ -14,6 +14,7 @@ from gapless.cli.main import main
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import build_table
 from gapless.device.cuda import CudaDevice
+from gapless.device.pictures import CROP_BUCKETS
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.moondream.templates import Templates
 from gapless.models.registry import random_model
@@ -69,7 +70,7 @@ def test_a_full_size_start(capsys):
     stages = [stage.name for stage in device.prepare()]
     with capsys.disabled():
         print(f"\n{device.plan}")
-    assert len(stages) == device.plan.graphs == 11 * (2 * 2 + 5) + 2
+    assert len(stages) == device.plan.graphs == 11 * (2 * 2 + 5) + 2 + len(CROP_BUCKETS)
     device.close()
     torch.cuda.empty_cache()
 

@@ -14,7 +14,7 @@ from PIL import Image
 from gapless.config import ImageLimits
 from gapless.errors import InvalidCheckpoint
 from gapless.images.crops import CropSpec, cut, tiling
-from gapless.images.picture import digest, mirrored, prepare
+from gapless.images.picture import cut_here, digest, mirrored, prepare
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
@@ -204,3 +204,22 @@ def test_a_mirrored_picture_has_the_crops_of_the_mirrored_pixels(size):
     assert (turned.tiling, turned.width, turned.height) == (back.tiling, back.width, back.height)
     assert turned.digest not in (there.digest, back.digest) and len(turned.digest) == 64
     assert np.array_equal(mirrored(turned).crops, there.crops)
+
+
+@pytest.mark.parametrize("size", [(640, 480), (57, 90), (1, 1)])
+def test_a_picture_that_a_device_cuts_is_the_same_but_for_its_crops(size):
+    pixels = np.random.default_rng(3).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    here, there = prepare(pixels, SPEC), prepare(pixels, SPEC, device_cuts=True)
+    assert there.uncut and not here.uncut and np.array_equal(there.crops, pixels)
+    assert (there.digest, there.tiling, there.width, there.height) == (here.digest, here.tiling, *size)
+    assert np.array_equal(cut_here(there, SPEC).crops, here.crops) and cut_here(here, SPEC) is here
+    turned = mirrored(there)
+    assert turned.uncut and np.array_equal(turned.crops, pixels[:, ::-1]) and turned.crops.flags.c_contiguous
+    assert turned.digest == mirrored(here).digest and np.array_equal(cut_here(turned, SPEC).crops, mirrored(here).crops)
+
+
+def test_a_picture_too_large_to_cross_is_cut_here_all_the_same():
+    spec = CropSpec(crop_size=56, overlap_margin=1, max_crops=4)
+    pixels = np.zeros((300, 300, 3), dtype=np.uint8)
+    assert prepare(pixels, spec, device_cuts=True).crops.shape == (5, 56, 56, 3)
+    assert prepare(pixels[:200], spec, device_cuts=True).crops.shape == (200, 300, 3)

@@ -6,6 +6,7 @@ import torch
 from tests.fakes.micro import micro_config, micro_crops, micro_model, micro_tensors
 from tests.models.naive_moondream import Naive
 
+from gapless.images.crops import CropSpec, cut
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.vision import CROPS_AT_ONCE, pixel_levels, stitch
@@ -72,6 +73,15 @@ def test_any_tiling_gives_one_grid(tiling: tuple[int, int]) -> None:
     assert embedding.shape == (16, 64)
     assert torch.isfinite(embedding).all()
     assert torch.equal(m.encode_picture(crops, tiling), embedding)
+
+
+@pytest.mark.parametrize("size", [(40, 90), (130, 150), (200, 100)])
+def test_uncut_pixels_give_what_their_crops_give(size: tuple[int, int]) -> None:
+    m = micro_model()
+    pixels = torch.randint(0, 256, (*size, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    crops, tiling = cut(pixels.numpy(), CropSpec(56, 14, m.config.vision.overlap_margin, 4))
+    assert (tiling == (1, 1)) == (size == (40, 90))
+    assert torch.equal(m.encode_picture(pixels, tiling), m.encode_picture(torch.from_numpy(crops), tiling))
 
 
 def test_crops_do_not_see_one_another() -> None:

@@ -25,19 +25,23 @@ ALIGN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A picture in the arena: where its crops uint8 `shape` begin, and the rest of `Picture`."""
+    """A picture in the arena: where its crops uint8 `shape` (or its pixels) begin, and the rest of `Picture`."""
 
     offset: int
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     digest: str
     tiling: tuple[int, int]
     width: int
     height: int
 
 
+_Key = tuple[str, tuple[int, ...]]
+"""What tells pictures apart: one may come cut and uncut."""
+
+
 @dataclass(slots=True)
 class _Lease:
-    digest: str
+    key: _Key
     size: int
     holders: int
 
@@ -50,7 +54,7 @@ class Arena:
         self.fd = _nameless_memory(self.capacity)
         self._bytes = mmap.mmap(self.fd, self.capacity)
         self._leases: dict[int, _Lease] = {}
-        self._places: dict[str, int] = {}
+        self._places: dict[_Key, int] = {}
 
     @property
     def held(self) -> int:
@@ -69,7 +73,7 @@ class Arena:
         offsets: list[int] = []
         fresh: dict[int, Picture] = {}
         for picture in pictures:
-            offset = self._places.get(picture.digest)
+            offset = self._places.get(_key(picture))
             if offset is None:
                 offset = self._reserve(picture)
                 if offset is None:
@@ -88,7 +92,7 @@ class Arena:
         lease = self._leases[offset]
         lease.holders -= 1
         if not lease.holders:
-            del self._leases[offset], self._places[lease.digest]
+            del self._leases[offset], self._places[lease.key]
 
     def close(self) -> None:
         """Let go of the memory; the other process still has its own hold."""
@@ -101,8 +105,8 @@ class Arena:
             raise ValueError(f"a picture of {size} bytes in an arena of {self.capacity}")
         offset = self._gap(size)
         if offset is not None:
-            self._leases[offset] = _Lease(picture.digest, size, 0)
-            self._places[picture.digest] = offset
+            self._leases[offset] = _Lease(_key(picture), size, 0)
+            self._places[_key(picture)] = offset
         return offset
 
     def _gap(self, size: int) -> int | None:
@@ -159,13 +163,16 @@ class ArenaView:
 
 
 def room_for(pictures: Sequence[Picture]) -> int:
-    """Bytes that pictures take in an arena which holds no other; those of one digest lie there once."""
-    return sum({picture.digest: _room(picture) for picture in pictures}.values())
+    """Bytes that pictures take in an arena which holds no other; equal ones lie there once."""
+    return sum({_key(picture): _room(picture) for picture in pictures}.values())
+
+
+def _key(picture: Picture) -> _Key:
+    return picture.digest, picture.crops.shape
 
 
 def _region(picture: Picture, offset: int) -> Region:
-    n, height, width, channels = picture.crops.shape
-    return Region(offset, (n, height, width, channels), picture.digest, picture.tiling, picture.width, picture.height)
+    return Region(offset, picture.crops.shape, picture.digest, picture.tiling, picture.width, picture.height)
 
 
 def _room(picture: Picture) -> int:

@@ -19,7 +19,7 @@ from gapless.images.cache import PictureCache, PictureCounts
 from gapless.images.crops import CropSpec
 from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
-from gapless.images.picture import mirrored
+from gapless.images.picture import cut_here, mirrored
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.records import Picture, Prompt, Sampling
 from gapless.skills.base import Ask, SkillContext, pictured, user_text
@@ -143,7 +143,7 @@ class EngineHandle(Protocol):
 class Desk:
     """One model behind one engine. `rows`: how many requests the engine runs at once; `window`: how many pictures of a
     list are prepared and asked about ahead of the one whose answer is awaited; `picture_cache`: bytes of prepared
-    pictures that are kept."""
+    pictures that are kept; `device_cuts`: pictures need not be cut here."""
 
     def __init__(
         self,
@@ -153,6 +153,7 @@ class Desk:
         runner: EngineHandle,
         rows: int,
         picture_cache: int = PICTURE_CACHE,
+        device_cuts: bool = False,
     ) -> None:
         self.context = context
         self.runner = runner
@@ -160,7 +161,8 @@ class Desk:
         self.window = AHEAD * rows
         self._crops = crops
         self._limits = limits
-        self._pictures = PictureCache(crops, limits, picture_cache)
+        self._device_cuts = device_cuts
+        self._pictures = PictureCache(crops, limits, picture_cache, device_cuts)
         ending = weakref.finalize(self, runner.abandon)
         ending.atexit = False  # at exit the runner itself lets running requests end
 
@@ -174,6 +176,8 @@ class Desk:
                 "with this model's encode_image",
                 param="image",
             )
+        if image.picture.uncut and not self._device_cuts:
+            return EncodedImage(cut_here(image.picture, self._crops), self._crops)
         return image
 
     def keep(self, image: Image) -> EncodedImage:

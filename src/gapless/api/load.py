@@ -207,7 +207,7 @@ def _load_apart(opening: Opening, limits: ImageLimits, picture_cache: int, progr
         raise
     context = SkillContext(Templates.of(config), tokenizer, ready.prefix, ready.max_context, located.name)
     runner = RemoteRunner(process, ready, opening.constraints == "host")
-    return VLM(Desk(context, crops, limits, runner, ready.rows, picture_cache), plan)
+    return VLM(Desk(context, crops, limits, runner, ready.rows, picture_cache, plan is not None), plan)
 
 
 def _for_child(opening: Opening, located: Located) -> Opening:
@@ -267,7 +267,8 @@ def assemble(
         name=loaded.name,
     )
     runner = Runner(device, table, config, shelf)
-    desk = Desk(context, crop_spec(loaded.config.vision), limits, runner, config.max_rows, picture_cache)
+    crops, on_gpu = crop_spec(loaded.config.vision), plan is not None
+    desk = Desk(context, crops, limits, runner, config.max_rows, picture_cache, on_gpu)
     return VLM(desk, plan)
 
 

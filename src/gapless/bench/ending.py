@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gapless.models.base import AdapterBank, KVCache, Model, Prompts, RowAdapters
+from gapless.models.base import AdapterBank, KVCache, Model, PictureTower, Prompts, RowAdapters
 
 STAMP = 32768.0
 """A hidden number no finite model gets near; exact in bfloat16."""
@@ -67,6 +67,11 @@ class EndingModel:
     def new_prompts(self, page_size: int, most: int, runs: int) -> Prompts | None:
         """See `Model`. Their hidden states have no stamps: no prompt ends an answer before its first token."""
         return self._model.new_prompts(page_size, most, runs)
+
+    @property
+    def tower(self) -> PictureTower | None:
+        """See `Model`."""
+        return self._model.tower
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """See `Model`."""
@@ -136,6 +141,11 @@ class EndingModel:
 class BlindEndingModel(EndingModel):
     """The same, and pictures are not looked at: each has the same made-up embedding, so that a measurement of the
     decoder does not wait for the tower. Every picture still has keys and values of its own."""
+
+    @property
+    def tower(self) -> PictureTower | None:
+        """None: see the class."""
+        return None
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """See `Model`: the embeddings of ordinary words."""

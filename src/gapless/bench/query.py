@@ -38,6 +38,7 @@ COLUMNS = (
     "observed_gain",
 )
 CHOICES = ("greedy", "default")
+ANSWERS = ("short", "long")
 CONCURRENCY = {"cpu": (1, 4), "cuda": (1, 4, 16, 64)}
 WAVES = {"cpu": 1, "cuda": 2}
 SECONDS = 90.0
@@ -45,7 +46,8 @@ SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The benchmark; see `Benchmark`. `concurrency` and `waves` None: the device's usual ones."""
+    """The benchmark; see `Benchmark`. `concurrency` and `waves` None: the device's usual ones. `size` None: pictures of
+    several sizes."""
 
     model: str | None = None
     device: str = "auto"
@@ -55,6 +57,8 @@ class Query:
     waves: int | None = None
     seconds: float = SECONDS
     graphs: bool = True
+    answers: tuple[str, ...] = ANSWERS
+    size: tuple[int, int] | None = None
 
     @property
     def title(self) -> str:
@@ -69,7 +73,7 @@ class Query:
     def run(self, save: Save, progress: Progress | None = None) -> Report:
         """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or more callers than an engine takes,
         and what loading a model raises."""
-        from gapless.bench.query_run import Options, QueryBench
+        from gapless.bench.query_run import LENGTHS, Options, QueryBench
         from gapless.bench.vlm_rig import VlmRig
 
         check_sizes(self.depths, self.concurrency or (), "concurrency")
@@ -80,8 +84,10 @@ class Query:
             concurrency,
             self.depths,
             settings={"temperature": 0.0} if self.sampler == "greedy" else {},
+            lengths={answer: LENGTHS[answer] for answer in self.answers},
             waves=self.waves or WAVES[kind],
             seconds=self.seconds,
+            size=self.size,
         )
         rig = VlmRig(load(self.model, device), max(concurrency), self.graphs)
         try:
@@ -94,7 +100,7 @@ class Query:
     def complete(self, report: Report) -> bool:
         """Whether there is a row for every length of answers, number of callers and depth."""
         concurrency = self.concurrency or CONCURRENCY[report["device"]]
-        return len(report["rows"]) == 2 * len(concurrency) * len(self.depths)
+        return len(report["rows"]) == len(self.answers) * len(concurrency) * len(self.depths)
 
     def draw(self, report: Report) -> Image:
         """See `Benchmark`: requests per second at each depth, short answers above long ones."""
@@ -129,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sampler", choices=CHOICES, default=usual.sampler)
     parser.add_argument("--waves", type=int, help="slices of each row")
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
+    parser.add_argument("--answers", choices=ANSWERS, nargs="+", default=usual.answers)
+    parser.add_argument("--size", type=int, nargs=2, help="width and height of all pictures")
     given = parser.parse_args(arguments)
     query = Query(
         given.model,
@@ -139,6 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.waves,
         given.seconds,
         given.graphs == "on",
+        tuple(given.answers),
+        None if given.size is None else tuple(given.size),
     )
     return finish(query, given.out, given.png, given.json)
 

@@ -34,7 +34,8 @@ Key = tuple[str, int, int]
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to measure. `rounds`: questions of each caller in a slice, and at least `fewest` in all (by length of
-    answers); `waves`: slices of each row; `settings`: of every query; `seconds`: no new slice begins after that long.
+    answers); `waves`: slices of each row; `settings`: of every query; `seconds`: no new slice begins after that long;
+    `size`: of all pictures, width and height.
     """
 
     concurrency: tuple[int, ...] = (1, 4, 16, 64)
@@ -45,6 +46,7 @@ class Options:
     fewest: Mapping[str, int] = field(default_factory={"short": 32, "long": 4}.copy)
     waves: int = 2
     seconds: float = 90.0
+    size: tuple[int, int] | None = None
 
     def requests(self, answer: str, concurrency: int) -> int:
         """Questions of one slice."""
@@ -107,7 +109,7 @@ class QueryBench:
     def _new(self, count: int) -> list[bytes]:
         """Pictures that were never asked about."""
         self._pictures += count
-        return jpegs(self._pictures - count, count, self.rig.side)
+        return jpegs(self._pictures - count, count, self.rig.side, self.options.size)
 
     def report(self) -> dict[str, Any]:
         """All there is so far, ready for JSON."""
@@ -118,6 +120,7 @@ class QueryBench:
             "benchmark": "query",
             **self.rig.facts(),
             "settings": dict(self.options.settings),
+            "pictures": "of several sizes" if self.options.size is None else "{} x {}".format(*self.options.size),
             "rows": rows,
             "seconds": self.sections.seconds,
             "notes": self.sections.notes,

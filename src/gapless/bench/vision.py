@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "crops",
+    "pictures",
     "encoder_ms",
     "ms",
     "crops_per_s",
@@ -29,16 +30,19 @@ COLUMNS = (
 )
 REPEATS = {"cpu": 3, "cuda": 20}
 SECONDS = 60.0
+TOGETHER = ((2, 4), (9, 2))
+"""Crops of each of so many pictures that a step encodes together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vision:
-    """The benchmark; see `Benchmark`."""
+    """The benchmark; see `Benchmark`. `together`: crops of each of so many pictures; on a GPU alone."""
 
     model: str | None = None
     device: str = "auto"
-    crops: tuple[int, ...] = (1, 2, 5, 13)
+    crops: tuple[int, ...] = (1, 2, 5, 9, 13)
     seconds: float = SECONDS
+    together: tuple[tuple[int, int], ...] = TOGETHER
 
     @property
     def title(self) -> str:
@@ -56,25 +60,29 @@ class Vision:
 
         device = where(self.device)
         repeats = REPEATS[device.partition(":")[0]]
-        return VisionBench(load(self.model, device), self.crops, repeats, self.seconds, progress=progress).run(save)
+        cases = [(crops, 1) for crops in self.crops]
+        if device != "cpu":
+            cases += self.together
+        return VisionBench(load(self.model, device), cases, repeats, self.seconds, progress=progress).run(save)
 
     def complete(self, report: Report) -> bool:
-        """Whether there is a row for every number of crops."""
-        return len(report["rows"]) == len(self.crops)
+        """Whether there is a row for every case."""
+        return len(report["rows"]) == len(self.crops) + (len(self.together) if report["device"] != "cpu" else 0)
 
     def draw(self, report: Report) -> Image:
         """See `Benchmark`: milliseconds by number of crops, beside the floor."""
         from gapless.bench.bar_plot import Cluster, Style, draw_bars
 
         clusters = [
-            Cluster(_crops(row["crops"]), "", (row["floor_ms"], row["encoder_ms"], row["ms"])) for row in report["rows"]
+            Cluster(_case(row["crops"], row["pictures"]), "", (row["floor_ms"], row["encoder_ms"], row["ms"]))
+            for row in report["rows"]
         ]
         style = Style(("the least possible", "encoder", "whole picture"))
         return draw_bars(clusters, style, "Encoding a picture: milliseconds", described(report))
 
 
-def _crops(count: int) -> str:
-    return f"{count} crop{'s' if count > 1 else ''}"
+def _case(crops: int, pictures: int) -> str:
+    return f"{pictures} x {crops} crops" if pictures > 1 else f"{crops} crop{'s' if crops > 1 else ''}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

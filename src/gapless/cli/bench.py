@@ -240,7 +240,7 @@ def vision(
     device: DeviceOption = "auto",
     crops: Annotated[
         list[int] | None,
-        typer.Option("--crops", min=1, callback=distinct, help="Crops of a picture. Not given: 1, 2, 5 and 13."),
+        typer.Option("--crops", min=1, callback=distinct, help="Crops of a picture. Not given: 1, 2, 5, 9 and 13."),
     ] = None,
     seconds: SecondsOption = VISION_SECONDS,
     json: ReportJsonOption = False,

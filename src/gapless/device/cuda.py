@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from gapless.device.flights import Flight, Flights, blame, records_of, said
 from gapless.device.graphs import Graphs, Stage
 from gapless.device.packet import Asked, check_step, demand, write_head
 from gapless.device.packs import Packs
+from gapless.device.pictures import Shown
 from gapless.device.pinned import Slot
 from gapless.device.program import Program
 from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
@@ -38,6 +40,9 @@ from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
 from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
+
+Embedded = dict[int, list[torch.Tensor]]
+"""Embeddings of the pictures of each prefill, by its place in the step."""
 
 _CLOSED = "the device was closed; load the model again"
 
@@ -150,16 +155,14 @@ class CudaDevice:
             self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
             self.program.load_adapter(prefill)
             (side if packs is not None and packs.takes(prefill) else alone).append((place, prefill))
-        used = 0 if packs is None else self._together(step, slot, packs, side)
+        pictures = self._pictures(step)
+        used = 0 if packs is None else self._together(slot, packs, side, pictures)
         if alone:
-            self._one_by_one(step, slot, alone, used)
+            self._one_by_one(slot, alone, used, pictures)
         self.program.head(bucket)
 
-    def _together(self, step: Step, slot: Slot, packs: Packs, prefills: list[tuple[int, Prefill]]) -> int:
+    def _together(self, slot: Slot, packs: Packs, prefills: list[tuple[int, Prefill]], pictures: Embedded) -> int:
         """Returns how many words of the slot's prompts this takes."""
-        pictures: dict[int, list[torch.Tensor]] = {}
-        for place, prefill in prefills:
-            pictures[place] = [self._picture(step, picture) for picture in pictures_of(prefill)]
         used = 0
         for pieces in packs.plan(prefills):
             count = packs.write(pieces, slot.prompt_words[used:])
@@ -169,7 +172,7 @@ class CudaDevice:
             used += count
         return used
 
-    def _one_by_one(self, step: Step, slot: Slot, prefills: list[tuple[int, Prefill]], used: int) -> None:
+    def _one_by_one(self, slot: Slot, prefills: list[tuple[int, Prefill]], used: int, pictures: Embedded) -> None:
         """Eager: prompts and pictures come in every length. `used`: words of the slot's prompts that are taken."""
         ends = (used + np.cumsum([prompt_words(prefill) for _, prefill in prefills])).tolist()
         starts = [used, *ends]
@@ -177,21 +180,34 @@ class CudaDevice:
             write_prompt(prefill, slot.prompt_words[start:end])
         self._prompts[used : ends[-1]].copy_(slot.prompts[used : ends[-1]], non_blocking=True)
         for (place, prefill), start, end in zip(prefills, starts, ends, strict=False):
-            pictures = [self._picture(step, picture) for picture in pictures_of(prefill)]
             own = Prompt.of(prefill, self._prompts[start:end])
-            self.program.prompt(place, prefill, own, pictures, self._width([prefill.start.ref.row]))
+            self.program.prompt(place, prefill, own, pictures[place], self._width([prefill.start.ref.row]))
 
     def _width(self, rows: list[int]) -> int:
         """How much of their page tables a forward of these rows is given."""
         return self.graphs.width(-(-int(self._reach[rows].max()) // self._limits.page_size))
 
-    def _picture(self, step: Step, picture: Picture) -> torch.Tensor:
-        """Upload a picture's crops and encode them; their room in the arena is free when the tower has run."""
+    def _pictures(self, step: Step) -> Embedded:
+        """The step's pictures: of all prefills together where the model can do that, else one by one."""
+        shown = (self._upload(step, picture) for prefill in step.prefills for picture in pictures_of(prefill))
+        embedded = iter(self._embed(shown))
+        return {place: list(islice(embedded, len(pictures_of(p)))) for place, p in enumerate(step.prefills)}
+
+    def _embed(self, shown: Iterator[Shown]) -> list[torch.Tensor]:
+        """Embeddings in the order of `shown`, each of which is released when what reads it is enqueued."""
+        if self.program.pictures is not None:
+            return self.program.pictures.of(shown, self.graphs.pictures, self._arena.release)
+        done = []
+        for crops, tiling in shown:
+            done.append(self.program.encode(crops, tiling))
+            self._arena.release()
+        return done
+
+    def _upload(self, step: Step, picture: Picture) -> Shown:
+        """Upload a picture's crops or pixels; their room in the arena is free when what read them has run."""
         arrived = self.runtime.event(timed=self._watch.detailed)
         crops = self._arena.send(picture.crops, arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
-        embedded = self.program.encode(crops, picture.tiling)
-        self._arena.release()
-        return embedded
+        return crops, picture.tiling
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Keep the lines where no later step writes them, and copy them to the host behind that."""

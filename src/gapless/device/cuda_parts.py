@@ -15,6 +15,7 @@ from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table
 from gapless.device.graphs import Graphs, buckets_for, widths_for
 from gapless.device.packet import Layout
+from gapless.device.pictures import MOST_CROPS
 from gapless.device.pinned import Arena, Lanes, Slot
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
@@ -95,9 +96,11 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
 
 
 def full_step(program: Program, layout: Layout) -> None:
-    """A part of a prompt as large as any, and a decode step of all rows, padding all of them, with every kind of tail:
-    the most that is held at once."""
+    """A part of a prompt as large as any, as many crops as a launch may have, and a decode step of all rows, padding
+    all of them, with every kind of tail: the most that is held at once."""
     program.widest_prompt()
+    if program.pictures is not None:
+        program.pictures.encode(MOST_CROPS)
     if program.packs is not None:
         program.empty_pack(program.packs.buckets[-1])
         program.together(program.packs.buckets[-1])

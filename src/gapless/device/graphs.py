@@ -1,8 +1,9 @@
 """The parts of a decode step as CUDA graphs: captured once at start over the program's own buffers, replayed since.
 
-In: a program, and the shapes that may be asked for: batch buckets, widths of page tables, tails. Out: calls that
-enqueue one part. With graphs off the same calls run the program directly: one code, two ways to enqueue it. `replays`
-counts what really was replayed. Captures run largest first, so that the shared memory pool is cut to size once.
+In: a program, and the shapes that may be asked for: numbers of crops, batch buckets, widths of page tables, tails.
+Out: calls that enqueue one part. With graphs off the same calls run the program directly: one code, two ways to enqueue
+it. `replays` counts what really was replayed. Captures run largest first, so that the shared memory pool is cut to size
+once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 
 import torch
 
+from gapless.device.pictures import CROP_BUCKETS
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
 from gapless.device.tail import KINDS, MASKED, Feeds, TailKind
@@ -85,6 +87,9 @@ class Graphs:
         self._parts: dict[tuple[object, ...], tuple[str, Part]] = {}
         self._empty: dict[tuple[object, ...], Part] = {}  # what comes before a part is run to be captured
         self._captured: dict[tuple[object, ...], Part] = {}
+        if program.pictures is not None:
+            for crops in CROP_BUCKETS[::-1]:
+                self._parts["pictures", crops] = (f"{crops} crops", partial(program.pictures.encode, crops))
         backwards = buckets[::-1]
         for bucket in backwards:
             for feeds in feeds_of(program):
@@ -133,6 +138,10 @@ class Graphs:
             if columns <= width:
                 return width
         return self._widths[-1]
+
+    def pictures(self, crops: int) -> None:
+        """Enqueue the encoder over so many crops, one of `CROP_BUCKETS`."""
+        self._run("pictures", crops)
 
     def forward(self, bucket: int, width: int, feeds: Feeds) -> None:
         """Enqueue a forward of `bucket` rows, with page tables of that width or wider ones."""

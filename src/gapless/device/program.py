@@ -22,6 +22,7 @@ from gapless.constrain.table import Table
 from gapless.device.packet import PAD_ROW, Count, Inbox, Layout
 from gapless.device.packing import Piece, landings
 from gapless.device.packs import Packs
+from gapless.device.pictures import CropBatch
 from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
@@ -42,7 +43,7 @@ class Program:
     """Owns the rows, the cache and the shared buffers of one device.
 
     `inbox` is written before each step. `batch` holds the step's rows, `parked` one row in a lane: its `step`, `rows`
-    and `asked` are filled from `lane_words` int64 [3].
+    and `asked` are filled from `lane_words` int64 [3]. `pictures` is None where the model has no tower for several.
     """
 
     def __init__(self, model: Model, table: Table, limits: DeviceLimits, layout: Layout) -> None:
@@ -54,6 +55,7 @@ class Program:
         self.inbox = Inbox(layout, device)
         self.adapters = model.new_adapters(limits.adapters + 1, limits.adapter_rank) if limits.adapters else None
         self.packs = Packs.of(model, limits, self.rows.pages)
+        self.pictures = None if model.tower is None else CropBatch(model, model.tower)
         self._tail = Tail(model, self.table, self.rows)
         sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
         dim, lanes = sample.shape[1], limits.rows * limits.depth
@@ -104,7 +106,7 @@ class Program:
         self.batch.logits[:count] = self.model.logits(self.batch.hidden[:count])
 
     def encode(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """A picture's crops, uint8 on the device -> its embeddings [prefix - 1, dim]."""
+        """One picture's crops, or pixels, uint8 on the device -> its embeddings [prefix - 1, dim]."""
         return self.model.encode_picture(crops, tiling)
 
     def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor], columns: int) -> None:

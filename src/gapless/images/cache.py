@@ -45,12 +45,14 @@ class _Kept:
 
 
 class PictureCache:
-    """See the module. `capacity` 0 keeps nothing."""
+    """See the module. `capacity` 0 keeps nothing; `device_cuts`: pixels need not be cut here, and are kept as they
+    are."""
 
-    def __init__(self, spec: CropSpec, limits: ImageLimits, capacity: int) -> None:
+    def __init__(self, spec: CropSpec, limits: ImageLimits, capacity: int, device_cuts: bool = False) -> None:
         self.spec = spec
         self.limits = limits
         self.capacity = capacity
+        self.device_cuts = device_cuts
         self._lock = Lock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # by digest of pixels, asked for the longest ago first
         self._pixels: dict[bytes, str] = {}  # by digest of a file
@@ -74,8 +76,8 @@ class PictureCache:
         if known is not None:
             self._note(decoded=1)
             return known
-        picture = from_pixels(rgb, self.spec, pixels)
-        self._note(decoded=1, cut=1)
+        picture = from_pixels(rgb, self.spec, pixels, self.device_cuts)
+        self._note(decoded=1, cut=0 if picture.uncut else 1)
         self._keep(picture, file)
         return picture
 

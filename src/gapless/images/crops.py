@@ -12,12 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, __version__
 
 from gapless.errors import InvalidCheckpoint
 from gapless.records import Crops
 
 RGB = npt.NDArray[np.uint8]
+
+CROSSING = 4
+"""How many times the bytes of its crops (of most pictures' crops) a picture may have that a device cuts: whoever hands
+steps to the device copies them."""
+REDUCED = 16
+"""How many times smaller a device makes a picture's side at most."""
+TALL = 100
+"""Pictures so many times higher than wide went a way of their own in some releases of Pillow before 13."""
+_OLD = int(__version__.partition(".")[0]) < 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,15 @@ def tiling(width: int, height: int, spec: CropSpec) -> tuple[int, int]:
         if rows * cols > budget:
             rows, cols = (rows, budget // rows) if cols > rows else (budget // cols, cols)
     return max(1, rows), max(1, cols)
+
+
+def crossable(width: int, height: int, spec: CropSpec) -> bool:
+    """Whether a device can cut such a picture to the bytes that `cut` would give here. Not if it is so large that it
+    had better not cross, or long beyond use."""
+    if _OLD and height > TALL * width:
+        return False
+    small = 3 * width * height <= CROSSING * spec.bytes_of(spec.max_crops)
+    return small and max(width, height) <= REDUCED * spec.crop_size
 
 
 def cut(rgb: RGB, spec: CropSpec) -> tuple[Crops, tuple[int, int]]:

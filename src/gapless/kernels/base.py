@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
@@ -50,6 +50,15 @@ class Kernels(Protocol[P]):
 
     def fuse_region(self, heads: Heads) -> FusedRegion | None:
         """Values of these heads in a few launches; None where this set has none for them."""
+        ...
+
+    def fuse_tower(self, tower: Tower) -> FusedTower | None:
+        """A picture tower of these weights in a few launches a layer; None where this set has none for them."""
+        ...
+
+    def cut_crops(self, pixels: Tensor, tiling: tuple[int, int], step: int, out: Tensor) -> None:
+        """Pixels uint8 [H, W, 3], resized by Lanczos to the byte as Pillow does it -> `out` uint8 [1 + rows * columns,
+        side, side, 3]: the whole picture, then tiles of a copy, `step` pixels apart, row by row."""
         ...
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:

@@ -1,7 +1,8 @@
-"""What a set of kernels may offer beside its single functions: a decode step in a few launches a layer.
+"""What a set of kernels may offer beside its single functions: a decode step, or a picture tower, in a few launches a
+layer.
 
-In: a decoder's weights as plain tensors. Out: a `FusedStep`, which lays them out anew and hands them back as views, so
-that prompts, which go layer by layer, read the same memory. No weight is kept twice.
+In: a decoder's or a tower's weights as plain tensors. Out: a `FusedStep` or a `FusedTower`, which lays them out anew
+and hands them back as views, so that what goes layer by layer reads the same memory. No weight is kept twice.
 """
 
 from __future__ import annotations
@@ -125,4 +126,58 @@ class FusedStep(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, D], before the last norm -> float32 [B, vocab]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TowerBlock:
+    """A block of two norms: x += proj(attention(qkv(ln1 x))), then x += fc2(gelu_tanh(fc1(ln2 x)))."""
+
+    ln1: Affine
+    qkv: Affine
+    proj: Affine
+    ln2: Affine
+    fc1: Affine
+    fc2: Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """A picture tower, all of one dtype on one device.
+
+    `levels` [256]: what each pixel level becomes; `patches`: the product [D, 3 size size] behind it; `positions`
+    [1, grid grid, D]; `ln`: the norm behind the blocks; `inner`, `out`: the projection of whole and local features.
+    A crop is `grid` patches of `size` pixels wide; tiles share twice `margin` patches with their neighbours.
+    """
+
+    levels: Tensor
+    patches: Affine
+    positions: Tensor
+    blocks: Sequence[TowerBlock]
+    ln: Affine
+    inner: Affine
+    out: Affine
+    heads: int
+    grid: int
+    size: int
+    margin: int
+
+
+class FusedTower(Protocol):
+    """A picture tower. Crops do not see each other; what one gives depends on it, and on how many there are.
+
+    `weights`: the tower it was made of, laid out anew.
+    """
+
+    @property
+    def weights(self) -> Tower:
+        """See the class."""
+        ...
+
+    def encode(self, crops: Tensor, out: Tensor) -> None:
+        """Uint8 [n, side, side, 3] -> `out` [n, grid grid, D]. Nothing is asked of the device: a graph may hold it."""
+        ...
+
+    def project(self, features: Sequence[Tensor], tilings: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Of each picture [1 + rows * columns, grid grid, D] and (rows, columns) -> [grid grid, out] each."""
         ...

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gapless.kernels import adapted, grouped, reference
 from gapless.kernels.base import ExpertAdapters
-from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
@@ -62,6 +62,7 @@ class Reach:
 class Graphed:
     """The set of kernels. `rows` None: as many rows in a GEMM as there are; a number: always that many."""
 
+    cut_crops = staticmethod(reference.cut_crops)
     layer_norm = staticmethod(reference.layer_norm)
     linear = staticmethod(reference.linear)
     write_kv = staticmethod(reference.write_kv)
@@ -87,6 +88,10 @@ class Graphed:
 
     def fuse_region(self, heads: Heads) -> FusedRegion | None:
         """None, as above."""
+        return None
+
+    def fuse_tower(self, tower: Tower) -> FusedTower | None:
+        """None, as `fuse`."""
         return None
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:

@@ -25,8 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gapless.kernels import pixels
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
-from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
@@ -35,6 +36,8 @@ ROWS = 16
 """Rows of every GEMM over tokens; shorter runs are padded with zero rows."""
 
 LN_EPS = 1e-5
+
+cut_crops = pixels.cut_crops
 
 prompts: PromptKernels | None = None
 """Prompts go through the functions below, one sequence after the other."""
@@ -64,6 +67,11 @@ def fuse(decoder: Decoder) -> FusedStep | None:
 
 def fuse_region(heads: Heads) -> FusedRegion | None:
     """None: values are computed one function after the other."""
+    return None
+
+
+def fuse_tower(tower: Tower) -> FusedTower | None:
+    """None, as `fuse`."""
     return None
 
 

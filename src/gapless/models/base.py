@@ -7,6 +7,7 @@ the same bits whatever else is in the call, and however much: whoever's products
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +63,31 @@ class Prompts(Protocol):
         ...
 
 
+class PictureTower(Protocol):
+    """Encodes crops of several pictures at once. `encode` may be captured as a graph."""
+
+    @property
+    def side(self) -> int:
+        """Pixels of a crop's side."""
+        ...
+
+    def new_features(self, count: int) -> Tensor:
+        """Room for what `encode` makes of so many crops."""
+        ...
+
+    def cut(self, pixels: Tensor, tiling: tuple[int, int], out: Tensor) -> Tensor:
+        """Pixels uint8 [H, W, 3] and (rows, columns) -> `out` uint8 [1 + rows * columns, side, side, 3]."""
+        ...
+
+    def encode(self, crops: Tensor, out: Tensor) -> Tensor:
+        """Uint8 [n, side, side, 3] -> `out` [n, patches, any]."""
+        ...
+
+    def project(self, features: Sequence[Tensor], tilings: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Of each picture [1 + rows * columns, patches, any] -> embeddings [prefix - 1, dim] each."""
+        ...
+
+
 class Model(Protocol):
     """A vision-language model of the Moondream kind. All calls run under `torch.inference_mode`."""
 
@@ -71,6 +97,11 @@ class Model(Protocol):
     max_context: int
     device: torch.device
     dtype: torch.dtype
+
+    @property
+    def tower(self) -> PictureTower | None:
+        """None: pictures are encoded one by one, each by `encode_picture`."""
+        ...
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers; what the pool is sized with."""
@@ -93,7 +124,7 @@ class Model(Protocol):
         ...
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """uint8 [n, side, side, 3] -> [prefix - 1, dim] picture embeddings."""
+        """uint8 [n, side, side, 3], or uncut [H, W, 3] -> [prefix - 1, dim] picture embeddings."""
         ...
 
     def prefill_prefix(

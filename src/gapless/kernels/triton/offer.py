@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.base import ExpertAdapters
-from gapless.kernels.fused import Decoder, FusedStep
+from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.graphed import Graphed
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.stacks import Stack
-from gapless.kernels.triton import experts, tuned
+from gapless.kernels.triton import experts, pixels, tuned
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
 from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.kernels.triton.region import TritonRegion, regular
 from gapless.kernels.triton.table import Table, built_in
 from gapless.kernels.triton.tiles import ROWS, tiles_of
+from gapless.kernels.triton.tower import TritonTower
+from gapless.kernels.triton.tower import fits as fits_tower
 from gapless.kernels.triton.tuned import Card, Sizes
 
 DEPENDENT = (9, 0)
@@ -29,6 +31,8 @@ DEPENDENT = (9, 0)
 
 class TritonKernels(Graphed):
     """See the module."""
+
+    cut_crops = staticmethod(pixels.cut_crops)
 
     def __init__(self, grouped: bool = False) -> None:
         super().__init__(grouped=grouped)
@@ -50,6 +54,10 @@ class TritonKernels(Graphed):
             return None
         table = built_in(torch.cuda.get_device_capability(like.device))
         return None if table is None else TritonRegion(heads, gpu_of(like.device, table))
+
+    def fuse_tower(self, tower: Tower) -> FusedTower | None:
+        """See `Kernels.fuse_tower`. None for sizes and types that the fused kernels do not take."""
+        return TritonTower(tower) if fits_tower(tower) else None
 
     def experts(
         self,

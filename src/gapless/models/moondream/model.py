@@ -42,6 +42,7 @@ class Moondream:
         self.prefix = config.text.prefix_attn
         self.max_context = config.text.max_context
         self.device = self.text.wte.device
+        self.tower = None if self.vision.fused is None else self.vision
         self.dtype = self.text.wte.dtype
 
     @property
@@ -76,7 +77,7 @@ class Moondream:
         return PackedText.of(self.text, self.config.tokenizer.bos_id, page_size, most, runs)
 
     def encode_picture(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Uint8 [1 + rows * columns, side, side, 3] -> [prefix - 1, dim]."""
+        """Uint8 [1 + rows * columns, side, side, 3], or uncut [H, W, 3] -> [prefix - 1, dim]."""
         return self.vision(crops.to(self.device), tiling)
 
     def prefill_prefix(

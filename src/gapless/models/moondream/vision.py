@@ -2,25 +2,29 @@
 
 Crops are normalised, cut into patches, encoded one by one (they do not see one another), stitched back into one grid,
 pooled to a crop's grid, joined with the whole-picture crop and projected to the decoder's width. A picture's embedding
-depends on that picture's crops alone: one call is one picture.
+depends on that picture's crops alone: in plain kernels one call is one picture. Where kernels have a tower of their
+own, crops of several pictures go through together, and how many they are shows in how sums are rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.kernels.base import Kernels
+from gapless.kernels.fused import Affine, Tower, TowerBlock
 from gapless.models.moondream.config import VisionConfig
 from gapless.models.moondream.layers import Linear, Mlp, Norm
 
 CROPS_AT_ONCE = 13
 """Crops that go through the layers together: as many as all pictures but very long ones have. It bounds what a picture
 takes beside its features, about 30 MB for each crop of Moondream 2 in bfloat16."""
+FUSED_AT_ONCE = 24
+"""The same for a tower of the kernels' own, which takes about 17 MB a crop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,16 @@ class VisionBlock:
         x = x + self.proj(self.kernels.attend_block(q, k, v).flatten(2))
         return x + self.mlp(self.ln2(x))
 
+    def plain(self) -> TowerBlock:
+        """Its weights."""
+        parts = (self.ln1, self.qkv, self.proj, self.ln2, self.mlp.fc1, self.mlp.fc2)
+        return TowerBlock(*(_affine(part) for part in parts))
+
+    def packed(self, block: TowerBlock) -> VisionBlock:
+        """The same block, reading a fused tower's weights."""
+        fc1, fc2 = (Linear(of.weight, of.bias, self.kernels) for of in (block.fc1, block.fc2))
+        return replace(self, mlp=Mlp(fc1, fc2, self.kernels))
+
 
 class VisionTower:
     """The encoder and the projection, with their weights."""
@@ -69,18 +83,73 @@ class VisionTower:
         self.post_ln = Norm.take(tensors, "vision.post_ln", kernels)
         self.proj_mlp = Mlp.take(tensors, "vision.proj_mlp", kernels)
         self.levels = pixel_levels(self.pos_emb.dtype).to(self.pos_emb.device)
+        self.fused = kernels.fuse_tower(self._plain())
+        if self.fused is not None:
+            laid = self.fused.weights.blocks
+            self.blocks = [block.packed(own) for block, own in zip(self.blocks, laid, strict=True)]
+
+    def _plain(self) -> Tower:
+        config, (inner, out) = self.config, (self.proj_mlp.fc1, self.proj_mlp.fc2)
+        return Tower(
+            levels=self.levels,
+            patches=_affine(self.patch_emb),
+            positions=self.pos_emb,
+            blocks=[block.plain() for block in self.blocks],
+            ln=_affine(self.post_ln),
+            inner=_affine(inner),
+            out=_affine(out),
+            heads=config.enc_n_heads,
+            grid=config.grid,
+            size=config.enc_patch_size,
+            margin=config.overlap_margin,
+        )
 
     def __call__(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Uint8 [1 + rows * columns, side, side, 3] and (rows, columns) -> [grid * grid, text dim], row by row."""
+        """Crops uint8 [1 + rows * columns, side, side, 3], or uncut pixels [H, W, 3], and (rows, columns) ->
+        [grid * grid, text dim], row by row."""
+        if crops.dim() == 3:
+            crops = self.cut(crops, tiling)
+        return self.project([self.encode(crops)], [tiling])[0]
+
+    @property
+    def side(self) -> int:
+        """Pixels of a crop's side."""
+        return self.config.crop_size
+
+    def new_features(self, count: int) -> Tensor:
+        """Room for what `encode` makes of so many crops, not filled: [count, grid * grid, D]."""
+        return self.pos_emb.new_empty(count, *self.pos_emb.shape[1:])
+
+    def cut(self, pixels: Tensor, tiling: tuple[int, int], out: Tensor | None = None) -> Tensor:
+        """Uint8 [H, W, 3] -> crops uint8 [1 + rows * columns, side, side, 3], into `out` if it is given."""
+        side, shared = self.side, 2 * self.config.overlap_margin * self.config.enc_patch_size
+        out = pixels.new_empty(1 + tiling[0] * tiling[1], side, side, 3) if out is None else out
+        self.kernels.cut_crops(pixels, tiling, side - shared, out)
+        return out
+
+    def project(self, features: Sequence[Tensor], tilings: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Of each picture [1 + rows * columns, grid * grid, D] and (rows, columns) -> [grid * grid, text dim] each."""
+        if self.fused is not None:
+            return self.fused.project(features, tilings)
+        return [self._project(own, tiling) for own, tiling in zip(features, tilings, strict=True)]
+
+    def _project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
         grid = self.config.grid
-        features = self.encode(crops).view(crops.shape[0], grid, grid, -1)
+        features = features.view(features.shape[0], grid, grid, -1)
         local = self.kernels.adaptive_average(stitch(features[1:], tiling, self.config.overlap_margin), grid)
         return self.proj_mlp(torch.cat((features[0], local), dim=-1).flatten(0, 1))
 
-    def encode(self, crops: Tensor) -> Tensor:
-        """Uint8 [n, side, side, 3] -> [n, grid * grid, D]. Of very many crops so many at a time as fit in memory."""
-        parts = [self._encode(part) for part in torch.split(crops, CROPS_AT_ONCE)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def encode(self, crops: Tensor, out: Tensor | None = None) -> Tensor:
+        """Uint8 [n, side, side, 3] -> [n, grid * grid, D], in `out` if it is given. Of very many crops so many at a
+        time as fit in memory."""
+        out = self.new_features(crops.shape[0]) if out is None else out
+        most = CROPS_AT_ONCE if self.fused is None else FUSED_AT_ONCE
+        for part, into in zip(torch.split(crops, most), torch.split(out, most), strict=True):
+            if self.fused is not None:
+                self.fused.encode(part, into)
+            else:
+                into.copy_(self._encode(part))
+        return out
 
     def _encode(self, crops: Tensor) -> Tensor:
         x = self.patch_emb(self.levels[self.patches(crops)]) + self.pos_emb
@@ -93,6 +162,10 @@ class VisionTower:
         n, (grid, size) = crops.shape[0], (self.config.grid, self.config.enc_patch_size)
         cut = crops.view(n, grid, size, grid, size, 3).permute(0, 1, 3, 5, 2, 4)
         return cut.reshape(n, grid * grid, -1).int()
+
+
+def _affine(part: Linear | Norm) -> Affine:
+    return Affine(part.weight, part.bias)
 
 
 def pixel_levels(dtype: torch.dtype) -> Tensor:
