@@ -68,9 +68,10 @@ def test_a_full_size_start(capsys):
     table = build_table(Templates.of(loaded.config).rules())
     device = CudaDevice(loaded.model, table, EngineConfig(max_rows=128), CudaDeviceConfig())
     stages = [stage.name for stage in device.prepare()]
+    prompts = len(device.program.packs.buckets)
     with capsys.disabled():
         print(f"\n{device.plan}")
-    assert len(stages) == device.plan.graphs == 11 * (2 * 2 + 5) + 2 + len(CROP_BUCKETS)
+    assert len(stages) == device.plan.graphs == 11 * (2 * 2 + 5) + 2 + len(CROP_BUCKETS) + prompts
     device.close()
     torch.cuda.empty_cache()
 
