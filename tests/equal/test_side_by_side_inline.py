@@ -6,7 +6,8 @@ import pytest
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_prompts import PackingHashModel
 from tests.fakes.inline_stage import inline_stage
-from tests.fakes.scene import expected, mix_of_requests
+from tests.fakes.scene import Entry, ask, expected, mix_of_requests
+from tests.fakes.scene import picture as pictured
 from tests.fakes.verdict import judge_all
 
 from gapless.records import Adapter
@@ -98,3 +99,25 @@ def test_pictures_that_are_shared_in_one_step_are_exact():
         judge_all(stage.play(same), expected(SPEC, same), same)
         device.audit()
         assert max(shared) > 0
+
+
+@pytest.mark.parametrize("picture", [True, False])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_questions_that_begin_alike_in_one_step_are_exact(depth, picture):
+    """A prompt stands behind pages of another one of the same step, the first of which begins with a picture's end."""
+    ids = tuple(range(10, 10 + 12))
+    shown = pictured(1) if picture else None
+    entries = [Entry(ask(n, ids=(*ids, 40 + n % 3), shown=shown, max_tokens=9), arrives=n // 4) for n in range(1, 12)]
+    with inline_stage(PackingHashModel(SPEC), depth, seed=2) as (stage, device):
+        deep, launch = [], device.launch
+
+        def watched(step):
+            made = {page for p in step.prefills for page in p.pages[p.position // 4 :]}
+            deep.extend(p for p in step.prefills if made & set(p.pages[: p.position // 4]))
+            launch(step)
+
+        device.launch = watched
+        judge_all(stage.play(entries), expected(SPEC, entries), entries)
+        device.audit()
+        assert deep, "nobody stands behind what its own step computes"
+        assert device.device.graphs.replays["together"] > 0

@@ -2,7 +2,8 @@
 
 In: prefills, as they come in a step. Out: `Pack`s of at most so many tokens and runs (`kernels.prompts.Runs`), each
 written as int64 words that travel in one piece, and on the device the same words by name. A picture's block is never
-cut, since its tokens see one another; text may be. What a token sees is in an earlier pack or in its own.
+cut, since its tokens see one another; text may be. What a token sees is in an earlier pack, or in its own in a page
+that nothing is copied into.
 
 A pack is as large as the next of a few sizes (`token_buckets`), so that each may be a CUDA graph; tokens that fill it
 up belong to no run.
@@ -80,14 +81,18 @@ def pieces_of(place: int, prefill: Prefill, prefix: int, most: int) -> list[Piec
 
 
 def packed(pieces: Iterable[Piece], most: int, runs: int) -> list[list[Piece]]:
-    """Pieces in their order, as many together as fit."""
+    """Pieces in their order, as many together as fit. Whoever stands behind a page into which another prompt copies a
+    block's last positions is in a later pack, as that is done when a pack is through."""
     packs: list[list[Piece]] = []
+    copied: set[int] = set()
     left = 0
     for piece in pieces:
-        if piece.count > left or len(packs[-1]) == runs:
+        if piece.count > left or len(packs[-1]) == runs or not copied.isdisjoint(piece.prefill.pages):
             packs.append([])
+            copied.clear()
             left = most
         packs[-1].append(piece)
+        copied.update(() if piece.prefill.tail is None else piece.prefill.tail[1:])
         left -= piece.count
     return packs
 
