@@ -1,21 +1,29 @@
 """The values that travel between rooms: frozen dataclasses and small protocols, no torch.
 
 A `Request` goes down (api -> engine), a `Step` goes down (engine -> device), an `Arrival` comes back up as the return
-value of `Device.wait`, and `Emission`s come back up as the return value of `Loop.take_emissions`. Nothing here knows
-how any of it is computed.
+value of `Device.wait`, and `Emission`s and `Talk` come back up as the return value of `Book.take_news`. Nothing here
+knows how any of it is computed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag, StrEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from gapless.columns import Flags as Flags
+from gapless.columns import Ints as Ints
+from gapless.columns import Mask as Mask
+from gapless.columns import Records as Records
+from gapless.columns import RowRecord as RowRecord
+from gapless.columns import RowRef as RowRef
+from gapless.columns import Rows as Rows
+from gapless.columns import Token as Token
+
 Crops = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 
 MAX_TOP_LOGPROBS = 20
 POISON = -1
@@ -28,20 +36,6 @@ class ValueHead(IntEnum):
     NONE = 0
     COORD = 1
     SIZE = 2
-
-
-class Flags(IntFlag):
-    """What the device judged about one row in one step. The end is judged here, once (I6)."""
-
-    NONE = 0
-    STOP = 1
-    """The sequence ended by itself: this token is its end token, or completes its program."""
-    LENGTH = 2
-    """The sequence ended because a limit (tokens or objects) was reached with this token."""
-    NONFINITE = 4
-    """Logits held NaN or infinity: no token was sampled, the row is done."""
-    MUTED = 8
-    """The row was done before this step: it computed nothing and emits nothing."""
 
 
 class FinishReason(StrEnum):
@@ -70,20 +64,6 @@ class Picture:
     def uncut(self) -> bool:
         """Whether the device is to cut it."""
         return self.crops.ndim == 3
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One committed token. `values`: () for text, (c,) for a coordinate, (w, h) for a size, all in 0..1.
-
-    `logprob` is the natural logarithm of the probability under the distribution that was sampled from with temperature
-    and top-p left out (mask applied); `top` lists (id, logprob) best first.
-    """
-
-    id: int
-    values: tuple[float, ...] = ()
-    logprob: float = 0.0
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +162,6 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RowRef:
-    """A row and which life of it is meant (I9)."""
-
-    row: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class RowStart:
     """All a row begins with, or continues with after preemption. Applied on the compute stream before the forward.
 
@@ -249,7 +221,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch. `rows` are what it computes, in order; `unsampled` those that wait for a host mask.
+    """One launch. `rows` are what it computes, in order (any refs will do); `unsampled` wait for a host mask.
 
     `slot` is the working set it holds (PARKED holds a parking lane instead, in `lane`). `freed` are pages that came
     back since the last launch: nothing in flight reads them, a rehearsing device may poison them before anything else.
@@ -257,7 +229,7 @@ class Step:
 
     id: int
     kind: StepKind
-    rows: tuple[RowRef, ...]
+    rows: Rows
     slot: int
     unsampled: frozenset[int] = frozenset()
     prefills: tuple[Prefill, ...] = ()
@@ -265,14 +237,8 @@ class Step:
     freed: tuple[int, ...] = ()
     lane: int = -1
 
-
-@dataclass(frozen=True, slots=True)
-class RowRecord:
-    """What one row did in one step. `token` is None when nothing was sampled (muted, non-finite)."""
-
-    ref: RowRef
-    flags: Flags
-    token: Token | None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", Rows(self.rows))
 
 
 class Lane(StrEnum):
@@ -295,7 +261,7 @@ class DeviceSpan:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One step's results, owned by the receiver (copies, never views of landing buffers: I4).
+    """One step's results, owned by the receiver (copies, never views of landing buffers: I4). Any records will do.
 
     `started`/`ended`: when the device began and finished computing it, seconds on the device's own clock; for `paused`
     of them it computed nothing, since rows waited for host masks between forward and sampling. `landed`: when the
@@ -304,12 +270,15 @@ class Arrival:
     """
 
     step_id: int
-    records: tuple[RowRecord, ...]
+    records: Records
     started: float
     ended: float
     paused: float = 0.0
     landed: float = 0.0
     spans: tuple[DeviceSpan, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", Records.of(self.records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +317,18 @@ class Emission:
     request_id: int
     tokens: tuple[Token, ...] = ()
     finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """News for many requests at once: one more token for each, in the same order, and none has ended."""
+
+    requests: tuple[int, ...]
+    tokens: tuple[Token, ...]
+
+    def emissions(self) -> list[Emission]:
+        """The same, request by request."""
+        return [Emission(number, (token,)) for number, token in zip(self.requests, self.tokens, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ waits unread is bounded by the request's own token limit.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from queue import SimpleQueue
+from weakref import WeakKeyDictionary
 
 from gapless.records import Emission, Token
 
@@ -34,6 +36,13 @@ class Channel:
             emission = Emission(emission.request_id, tuple(self._held), emission.finish)
         self._deliver(emission)
 
+    def say(self, request_id: int, token: Token) -> None:
+        """Hand over one token and nothing else (engine's thread)."""
+        if self._whole:
+            self._held.append(token)
+        else:
+            self._deliver(Emission(request_id, (token,)))
+
     def _deliver(self, emission: Emission) -> None:
         self._queue.put(emission)
 
@@ -57,11 +66,15 @@ class AsyncChannel(Channel):
     def __init__(self, whole: bool) -> None:
         super().__init__(whole)
         self._loop = asyncio.get_running_loop()
+        self._post = _posts.setdefault(self._loop, _Post())
         self._news: asyncio.Queue[Emission] = asyncio.Queue()
 
     def _deliver(self, emission: Emission) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: its tasks are gone, nobody waits
-            self._loop.call_soon_threadsafe(self._news.put_nowait, emission)
+        self._post.letters.append((self._news, emission))
+        if not self._post.called:
+            self._post.called = True
+            with suppress(RuntimeError):  # the event loop is closed: its tasks are gone, nobody waits
+                self._loop.call_soon_threadsafe(self._post.deliver)
 
     async def receive(self) -> Emission:
         """Wait for news. Not to be called again after a finish."""
@@ -71,3 +84,22 @@ class AsyncChannel(Channel):
     def unread(self) -> bool:
         """The event loop has ended."""
         return self._loop.is_closed()
+
+
+class _Post:
+    """Letters to one event loop's channels. Waking it costs more than a letter, so it is woken once for all there are:
+    whoever adds one and finds that nobody has called since the last delivery began, calls."""
+
+    def __init__(self) -> None:
+        self.letters: deque[tuple[asyncio.Queue[Emission], Emission]] = deque()
+        self.called = False
+
+    def deliver(self) -> None:
+        """Put every letter where it belongs (event loop)."""
+        self.called = False  # first: a letter that comes from now on calls again
+        while self.letters:
+            news, emission = self.letters.popleft()
+            news.put_nowait(emission)
+
+
+_posts: WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = WeakKeyDictionary()

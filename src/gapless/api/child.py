@@ -32,7 +32,7 @@ from gapless.engine.build import Engine
 from gapless.engine.mailbox import Mail
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
-from gapless.records import Inset, Prompt, Request
+from gapless.records import Emission, Inset, Prompt, Request, Talk
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which a worker of the CPU device hands the interpreter to the loop."""
@@ -178,11 +178,13 @@ class EngineLoop:
 
     def deliver(self) -> None:
         """Send what there is to say."""
-        emissions = self._engine.loop.book.take_emissions()
+        news = self._engine.loop.book.take_news()
+        emissions = [one for one in news if isinstance(one, Emission)]
         self._mailbox.open.difference_update(e.request_id for e in emissions if e.finish is not None)
         freed = self._arena.take_freed()
-        if emissions or freed:
-            self._line.send(wire.Report(tuple(map(wire.News.of, emissions)), freed))
+        if news or freed:
+            talk = tuple(some for some in news if isinstance(some, Talk))
+            self._line.send(wire.Report(tuple(map(wire.News.of, emissions)), freed, talk))
         for answer in self.shelf.take_answers():
             self._line.send(answer)
         for _ in range(self._mailbox.asked):

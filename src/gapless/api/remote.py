@@ -267,9 +267,12 @@ class RemoteRunner:
 
     def _hear(self, message: wire.Upward) -> None:
         match message:
-            case wire.Report(news=news, freed=freed):
+            case wire.Report(news=news, freed=freed, talk=talk):
                 for offset in freed:
                     self._process.arena.free(offset)
+                for some in talk:
+                    for request_id, token in zip(some.requests, some.tokens, strict=True):
+                        self._open[request_id].say(request_id, token)
                 for one in news:
                     self._deliver(one.emission())
             case wire.Shelved() as said:

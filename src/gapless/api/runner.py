@@ -34,7 +34,7 @@ from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.meter import Part
-from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling
+from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling, Talk
 
 EXIT_GRACE = 10.0
 """Seconds that requests still running get at interpreter exit, before they are cancelled."""
@@ -233,8 +233,11 @@ class Runner:
                 self._engine.pin(*self._pins.get_nowait())
 
     def _deliver(self) -> None:
-        for emission in self._engine.loop.book.take_emissions():
-            if emission.finish is None:
+        for emission in self._engine.loop.book.take_news():
+            if isinstance(emission, Talk):
+                for request_id, token in zip(emission.requests, emission.tokens, strict=True):
+                    self._open[request_id].say(request_id, token)
+            elif emission.finish is None:
                 self._open[emission.request_id].put(emission)
             else:
                 channel = self._open[emission.request_id]

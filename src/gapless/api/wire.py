@@ -20,7 +20,7 @@ from gapless.api.arena import Region
 from gapless.config import Opening
 from gapless.errors import GaplessError, RequestFailed
 from gapless.observe.accounting import Accounting, Standing
-from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Token
+from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Talk, Token
 
 LINGER = 2000
 """Milliseconds that a side which ends gives its last messages to be sent."""
@@ -236,10 +236,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """News of a tick, in order, and where pictures lay that are not needed any more."""
+    """What a tick brought: `talk`, and behind it `news` in order; and where pictures lay that are not needed any
+    more."""
 
     news: tuple[News, ...]
     freed: tuple[int, ...] = ()
+    talk: tuple[Talk, ...] = ()
 
 
 class Shelved(msgspec.Struct, frozen=True, tag=True):

@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from gapless.errors import InvariantBroken
-from gapless.records import Arrival, DeviceLimits, Flags, Mask, RowRecord, RowRef, Step, Token
+import numpy as np
 
-WORD = Token(100)
+from gapless.device.record import WIDTH, Field, unpack_lines
+from gapless.errors import InvariantBroken
+from gapless.records import POISON, Arrival, DeviceLimits, Mask, RowRef, Step
+
+WORD = 100
 """An id without a meaning of its own."""
 
 
@@ -22,6 +25,8 @@ class NullDevice:
     def __init__(self, limits: DeviceLimits) -> None:
         self._limits = limits
         self._time = 0.0
+        self._lines = np.full((limits.rows, WIDTH), float(POISON))
+        self._lines[:, Field.FLAGS], self._lines[:, Field.TOKEN], self._lines[:, Field.LOGPROB] = 0, WORD, 0
 
     @property
     def limits(self) -> DeviceLimits:
@@ -40,10 +45,12 @@ class NullDevice:
         """No row waits for a mask."""
 
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
-        """One token for each row; the device's clock counts steps."""
+        """One token for each row, read from lines like a real device's; the device's clock counts steps."""
         landed = time.perf_counter()
         self._time += 1.0
-        records = tuple(RowRecord(ref, Flags.NONE, WORD) for ref in rows)
+        lines = self._lines[: len(rows)]
+        lines[:, Field.STEP], lines[:, Field.ROW], lines[:, Field.EPOCH] = step.id, step.rows.numbers, step.rows.epochs
+        records = unpack_lines(lines, step.id, step.rows)
         return Arrival(step.id, records, self._time - 1.0, self._time, landed=landed)
 
     def release(self, ref: RowRef) -> None:

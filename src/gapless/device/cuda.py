@@ -26,7 +26,7 @@ from gapless.constrain.table import Table
 from gapless.device.cuda_parts import build
 from gapless.device.flights import Flight, Flights, blame, records_of, said
 from gapless.device.graphs import Graphs, Stage
-from gapless.device.packet import Asked, check_step, demand, write_head
+from gapless.device.packet import Asked, check_step, demand, ready_of, write_head
 from gapless.device.packs import Packs
 from gapless.device.pictures import Shown
 from gapless.device.pinned import Slot
@@ -39,7 +39,7 @@ from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
-from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
+from gapless.records import Arrival, DeviceLimits, Ints, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
 
 Embedded = dict[int, list[torch.Tensor]]
 """Embeddings of the pictures of each prefill, by its place in the step."""
@@ -116,13 +116,15 @@ class CudaDevice:
 
     def _launch(self, step: Step, flight: Flight[Event]) -> None:
         self.runtime.bind()
-        slot, count = self._slots[step.slot], len(step.rows)
+        slot, bucket = self._slots[step.slot], self.graphs.bucket(len(step.rows))
         slot.demanded = 0
         sent = slot.packet.fill(step)
-        bucket = self.graphs.bucket(count)
         if self._poison and step.freed:
             self.program.cache.poison(step.freed)
-        self.program.inbox.words[:sent].copy_(slot.words[:sent], non_blocking=True)
+        if sent not in slot.down:
+            slot.down[sent] = (self.program.inbox.words[:sent], slot.words[:sent])
+        inbox, words = slot.down[sent]
+        inbox.copy_(words, non_blocking=True)
         self._watch.start(step.id)
         if step.kind is StepKind.PREFILL:
             self.program.begin()
@@ -132,14 +134,13 @@ class CudaDevice:
             self._prefill(step, slot, bucket)
         else:
             self._decode(step, bucket)
-        rows = [ref.row for ref in step.rows if ref.row not in step.unsampled]
-        if rows:
+        if len(ready := ready_of(step)):
             self._watch.split(step.id)
-            self.graphs.tail(bucket, self._needs.kind(rows))
+            self.graphs.tail(bucket, self._needs.kind(ready))
         self._land(flight, slot, bucket)
 
     def _decode(self, step: Step, bucket: int) -> None:
-        rows = [ref.row for ref in step.rows]
+        rows = step.rows.numbers
         self._reach[rows] += 1
         self.graphs.forward(bucket, self._width(rows), self._needs.feeds(rows))
         if self._poison:
@@ -181,10 +182,11 @@ class CudaDevice:
         self._prompts[used : ends[-1]].copy_(slot.prompts[used : ends[-1]], non_blocking=True)
         for (place, prefill), start, end in zip(prefills, starts, ends, strict=False):
             own = Prompt.of(prefill, self._prompts[start:end])
-            self.program.prompt(place, prefill, own, pictures[place], self._width([prefill.start.ref.row]))
+            width = self._width(step.rows.numbers[place : place + 1])
+            self.program.prompt(place, prefill, own, pictures[place], width)
 
-    def _width(self, rows: list[int]) -> int:
-        """How much of their page tables a forward of these rows is given."""
+    def _width(self, rows: Ints) -> int:
+        """How much of their page tables a forward of these rows, int64 [n], is given."""
         return self.graphs.width(-(-int(self._reach[rows].max()) // self._limits.page_size))
 
     def _pictures(self, step: Step) -> Embedded:
@@ -211,8 +213,11 @@ class CudaDevice:
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Keep the lines where no later step writes them, and copy them to the host behind that."""
-        slot.lines[:bucket].copy_(self.program.batch.lines[:bucket])
-        self._send_home(flight, slot.lines[:bucket], slot.landing[:bucket])
+        if bucket not in slot.home:
+            slot.home[bucket] = (self.program.batch.lines[:bucket], slot.lines[:bucket], slot.landing[:bucket])
+        fresh, lines, landing = slot.home[bucket]
+        lines.copy_(fresh)
+        self._send_home(flight, lines, landing)
 
     def _send_home(self, flight: Flight[Event], lines: torch.Tensor, landing: torch.Tensor) -> None:
         landed = self._marks.popleft() if self._marks else self.runtime.event(timed=self._watch.detailed)

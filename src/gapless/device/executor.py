@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gapless.constrain.table import Table
-from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, write_head
+from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, ready_of, write_head
 from gapless.device.program import Program, new_lines
 from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
 from gapless.device.tail import MASKED, Needs
@@ -85,12 +85,12 @@ class Executor:
         else:
             if self._rehearse:
                 self._check(count)
-            feeds = self._needs.feeds([ref.row for ref in step.rows])
+            feeds = self._needs.feeds(step.rows.numbers)
             self.program.forward(count, self._layout.max_pages, feeds)
             if self._rehearse:
                 self.program.rows.hand_over(self.program.inbox.rows[:count])
-        ready = [ref.row for ref in step.rows if ref.row not in step.unsampled]
-        if not ready:
+        ready = ready_of(step)
+        if not len(ready):
             return None
         began = time.perf_counter()
         self.program.tail(count, self._needs.kind(ready))

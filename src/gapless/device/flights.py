@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from gapless.device.record import Lines, unpack_lines
 from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
-from gapless.records import POISON, DeviceSpan, Mask, RowRecord, RowRef, Step, StepKind
+from gapless.records import POISON, DeviceSpan, Mask, Records, RowRef, Rows, Step, StepKind
 
 E = TypeVar("E")
 
@@ -156,13 +156,13 @@ class Flights(Generic[E]):
         return flight
 
 
-def records_of(flight: Flight[E], rows: tuple[RowRef, ...]) -> tuple[RowRecord, ...]:
+def records_of(flight: Flight[E], rows: tuple[RowRef, ...]) -> Records:
     """Copies of the records of `rows`, from a flight that has landed."""
     step, host = flight.step, flight.landing.host
     if rows == step.rows:
-        return unpack_lines(host[: len(rows)], step.id, rows)
+        return unpack_lines(host[: len(rows)], step.id, step.rows)
     place = {ref: i for i, ref in enumerate(step.rows)}
-    return unpack_lines(host[[place[ref] for ref in rows]], step.id, rows)
+    return unpack_lines(host[[place[ref] for ref in rows]], step.id, Rows(rows))
 
 
 def blame(flight: Flight[E]) -> GaplessError | None:

@@ -23,7 +23,7 @@ from gapless.config import EngineConfig, HostDeviceConfig, cpu_threads
 from gapless.constrain.table import Table
 from gapless.device.executor import Executor, pack_step
 from gapless.device.flights import Flights, Landing, blame, records_of
-from gapless.device.packet import Layout
+from gapless.device.packet import Layout, waiting_of
 from gapless.device.record import Lines
 from gapless.device.sizing import device_limits, machine_memory, step_layout
 from gapless.device.streams import Streams
@@ -59,7 +59,7 @@ class HostDevice:
         executor = self._streams.executor
         work = pack_step(step, self._layout)
         flight = self._flights.launch(step)
-        lines = [i for i, ref in enumerate(step.rows) if ref.row not in step.unsampled]
+        lines = np.flatnonzero(~waiting_of(step)).tolist()
         self._streams.enqueue(flight, partial(executor.launch, work), self._slots[step.slot], lines)
 
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:

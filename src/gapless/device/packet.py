@@ -11,7 +11,7 @@ on the device, in which `Inbox` names the parts as tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gapless.device.sampler import signed
 from gapless.errors import InvariantBroken
-from gapless.records import POISON, Mask, Prefill, RowRef, Step, StepKind
+from gapless.records import POISON, Ints, Mask, Prefill, RowRef, Rows, Step, StepKind
 
 Words = npt.NDArray[np.int64]
 
@@ -101,6 +101,7 @@ class Packet:
         rows = layout.rows
         self.layout = layout
         self.words = words
+        self._rows: Rows | None = None  # whose head lies there, all of them to be sampled
         self.grants = words[layout.head : layout.granted].reshape(_GRANT, -1)
         at = layout.granted
         self.start_rows = words[at : at + rows]
@@ -115,13 +116,20 @@ class Packet:
     def fill(self, step: Step) -> int:
         """Write a step that is launched; returns how many leading words matter. Raises `InvariantBroken` for one that
         does not fit."""
-        asked = [Asked.NOTHING if ref.row in step.unsampled else Asked.SAMPLE for ref in step.rows]
-        write_head(self.layout, self.words, step, asked)
-        granted = self._grant(step)
+        self._head(step)
+        granted = self._grant(step) if step.grants or step.prefills else 0
         if step.prefills:
             self._start(step.prefills)
             return self.layout.words
         return self.layout.granted if granted else self.layout.head
+
+    def _head(self, step: Step) -> None:
+        if step.rows is self._rows and not step.unsampled:  # once more, as nearly always
+            self.words[0] = step.id
+            return
+        self._rows = None if step.unsampled else step.rows
+        asked = np.where(waiting_of(step), Asked.NOTHING, Asked.SAMPLE)
+        write_head(self.layout, self.words, step, asked)
 
     def _grant(self, step: Step) -> int:
         row, index, page = self.grants
@@ -156,14 +164,26 @@ class Packet:
             self.tables[i, : len(prefill.pages)] = prefill.pages
 
 
-def write_head(layout: Layout, words: Words, step: Step, asked: Sequence[int]) -> None:
-    """Write whose rows a step's are and what is asked of each into `words` int64 [>= layout.head]. Raises
+def waiting_of(step: Step) -> Mask:
+    """Bool [n]: which rows of a step wait for a host mask."""
+    if not step.unsampled:
+        return np.zeros(len(step.rows), dtype=np.bool_)
+    return np.isin(step.rows.numbers, list(step.unsampled))
+
+
+def ready_of(step: Step) -> Ints:
+    """Numbers of the rows that are sampled right behind the forward, int64 [n]."""
+    return step.rows.numbers[~waiting_of(step)] if step.unsampled else step.rows.numbers
+
+
+def write_head(layout: Layout, words: Words, step: Step, asked: npt.ArrayLike) -> None:
+    """Write whose rows a step's are and what is asked of each, int64 [n], into `words` int64 [>= layout.head]. Raises
     `InvariantBroken` if they are too many."""
     count, rows = len(step.rows), layout.rows
     if count > rows:
         raise InvariantBroken(f"step {step.id} has {count} rows, but the device was built for {rows}")
     words[0] = step.id
-    words[1 : 1 + count] = [ref.row for ref in step.rows]
+    words[1 : 1 + count] = step.rows.numbers
     words[1 + count : 1 + rows] = PAD_ROW
     words[1 + rows : 1 + rows + count] = asked
     words[1 + rows + count : layout.head] = Asked.NOTHING

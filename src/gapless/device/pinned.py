@@ -36,7 +36,8 @@ class Slot:
     """Pinned memory of one slot, each tensor with its view for the host; `lines` alone is on the device.
 
     `words` int64 [layout.words]; `prompts` int64 for all prompts of a step; `demands` int64 [rows, layout.head], one
-    for each `finalize`; `masks` bool [rows, vocab]; `landing` float64 [rows, WIDTH].
+    for each `finalize`; `masks` bool [rows, vocab]; `landing` float64 [rows, WIDTH]. `down` and `home` keep the views
+    that copies of so many words, and of so many rows' lines, are made with.
     """
 
     def __init__(self, runtime: Runtime, layout: Layout, limits: DeviceLimits) -> None:
@@ -53,6 +54,8 @@ class Slot:
         self.landing = runtime.pinned((rows, WIDTH), torch.float64).fill_(POISON)
         self.landed = Landing(self.landing.numpy())
         self.lines = new_lines(rows, runtime.device)
+        self.down: dict[int, tuple[Tensor, Tensor]] = {}
+        self.home: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
 
 class Lanes:

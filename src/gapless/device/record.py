@@ -1,14 +1,14 @@
 """The packed record: one float64 line per row and step, the only thing that travels back from the device.
 
-In: tensors of what a step did, on the compute stream. Out: `RowRecord`s on the loop's thread, read from a landing
-buffer. Every field is exact in float64 (ids, flags and epochs are below 2**53, values and logprobs are floats). Each
+In: tensors of what a step did, on the compute stream. Out: `Records` on the loop's thread, read from a landing buffer
+column by column. Every field is exact in float64 (ids, flags and epochs are below 2**53, values and logprobs are floats). Each
 line names its step, row and epoch, so that a stale, poisoned or foreign line is recognised (I4, I9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from gapless.device.sampler import Draws
+from gapless.columns import NOBODY
 from gapless.errors import InvariantBroken
-from gapless.records import MAX_TOP_LOGPROBS, Flags, RowRecord, RowRef, Token
+from gapless.records import MAX_TOP_LOGPROBS, POISON, Records, RowRef, Rows, Token
 
 Lines = npt.NDArray[np.float64]
 
@@ -37,6 +38,8 @@ class Field(IntEnum):
 
 TOP = len(Field)
 WIDTH = TOP + 2 * MAX_TOP_LOGPROBS
+_NOTHING_MORE = np.array([POISON, POISON, 0.0, NOBODY])
+"""A line from VALUE_0 to its first alternative, if its token is an id and nothing else."""
 
 
 def pack_lines(where: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Tensor:
@@ -46,30 +49,48 @@ def pack_lines(where: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Te
     return torch.cat([where.double(), token.double()[:, None], *reals], dim=1)
 
 
-_FLAGS = [Flags(i) for i in range(2 * Flags.MUTED)]
+class _Words(dict[int, Token | None]):
+    """Tokens with nothing but an id, which are nearly all there are: each is made once."""
+
+    def __missing__(self, token_id: int) -> Token:
+        token = self[token_id] = Token(token_id)
+        return token
 
 
-def unpack_lines(lines: Lines, step: int, refs: Sequence[RowRef]) -> tuple[RowRecord, ...]:
-    """Read lines that should be `refs`' in `step`, in that order.
+_words = _Words({NOBODY: None})
+
+
+def unpack_lines(lines: Lines, step: int, rows: Rows) -> Records:
+    """Read lines that should be those of `rows` in `step`, in that order.
 
     Raises `InvariantBroken` if one is another's, or never landed. Everything that comes out is the reader's own.
     """
-    heads = lines[:, : TOP + 1].tolist()
-    return tuple([_unpack(head, lines[i], step, ref) for i, (head, ref) in enumerate(zip(heads, refs, strict=True))])
+    meant = np.empty((len(rows), Field.FLAGS))
+    meant[:, Field.STEP], meant[:, Field.ROW], meant[:, Field.EPOCH] = step, rows.numbers, rows.epochs
+    wrong = lines[:, : Field.FLAGS] != meant
+    if np.count_nonzero(wrong):
+        _accuse(lines, step, rows, int(wrong.any(axis=1).argmax()))
+    flags, ids = lines[:, Field.FLAGS : Field.VALUE_0].astype(np.int64).T
+    tokens = [_words[token_id] for token_id in ids.tolist()]
+    more = lines[:, Field.VALUE_0 : TOP + 1] != _NOTHING_MORE
+    if np.count_nonzero(more):
+        for i in np.flatnonzero(more.any(axis=1) & (ids != NOBODY)).tolist():
+            tokens[i] = _token(lines[i])
+    return Records(rows, flags, ids, tokens)
 
 
-def _unpack(head: list[float], line: Lines, step: int, ref: RowRef) -> RowRecord:
-    number, row, epoch, flags, token, first, second, logprob, best = head
+def _accuse(lines: Lines, step: int, rows: Rows, i: int) -> NoReturn:
+    number, row, epoch = map(int, lines[i, : Field.FLAGS])
     if number != step:
-        raise InvariantBroken(f"I4: {ref}'s record of step {step} was read, but its buffer holds {int(number)}")
-    if row != ref.row or epoch != ref.epoch:
-        found = RowRef(int(row), int(epoch))
-        raise InvariantBroken(f"I9: step {step} brought a record of {found} where {ref} was meant")
-    if token < 0:
-        return RowRecord(ref, _FLAGS[int(flags)], None)
+        raise InvariantBroken(f"I4: {rows[i]}'s record of step {step} was read, but its buffer holds {number}")
+    raise InvariantBroken(f"I9: step {step} brought a record of {RowRef(row, epoch)} where {rows[i]} was meant")
+
+
+def _token(line: Lines) -> Token:
+    number, first, second, logprob, best = line[Field.TOKEN : TOP + 1].tolist()
     values = () if first < 0 else (first,) if second < 0 else (first, second)
     top = () if best < 0 else _alternatives(line)
-    return RowRecord(ref, _FLAGS[int(flags)], Token(int(token), values, logprob, top))
+    return Token(int(number), values, logprob, top)
 
 
 def _alternatives(line: Lines) -> tuple[tuple[int, float], ...]:

@@ -97,22 +97,28 @@ class Stopwatch:
 
     def read(self, step: int) -> Times:
         """When a step that has landed began and ended; twice the last time known if it never ran to its end."""
-        marks = self._marks.pop(step, Marks())
-        whole = [(stretch, stretch.end) for stretch in marks.stretches if stretch.end is not None]
+        marks, spare = self._marks.pop(step, Marks()), self._spare
+        anchor, last, started, ended, ran = self._anchor, None, None, self._at, 0.0
         for stretch in marks.stretches:
-            self._spare.extend(event for event in (stretch.begin, stretch.split) if event is not None)
-        self._spare.extend(begin for _, begin, _ in marks.beside)
-        if not whole:
+            spare.append(stretch.begin)
+            if stretch.end is not None:
+                anchor = anchor or stretch.begin
+                began, ended = self._since(anchor, stretch.begin), self._since(anchor, stretch.end)
+                started = began if started is None else started
+                ran += ended - began
+                if last is not None:
+                    spare.append(last)
+                last = stretch.end
+        if self.detailed:
+            spare.extend(stretch.split for stretch in marks.stretches if stretch.split is not None)
+            spare.extend(begin for _, begin, _ in marks.beside)
+        if anchor is None or last is None or started is None:
             return Times(self._at, self._at)
-        anchor = self._anchor or whole[0][0].begin
-        times = [(self._since(anchor, stretch.begin), self._since(anchor, end)) for stretch, end in whole]
         spans = self._spans(anchor, marks) if self.detailed else ()
-        self._spare.extend(end for _, end in whole[:-1])
         if self._anchor is not None:
-            self._spare.append(self._anchor)
-        started, ended = times[0][0], times[-1][1]
-        self._anchor, self._at = whole[-1][1], ended
-        return Times(started, ended, max(0.0, ended - started - sum(end - begin for begin, end in times)), spans)
+            spare.append(self._anchor)
+        self._anchor, self._at = last, ended
+        return Times(started, ended, max(0.0, ended - started - ran), spans)
 
     def _spans(self, anchor: Event, marks: Marks) -> tuple[DeviceSpan, ...]:
         found = []

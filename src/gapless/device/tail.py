@@ -24,7 +24,7 @@ from gapless.device.sampler import Params, sample_rows
 from gapless.device.tables import Advance, DeviceTable
 from gapless.kernels.rows import Ends
 from gapless.models.base import Model
-from gapless.records import POISON, Flags, RowStart, ValueHead
+from gapless.records import POISON, Flags, Ints, RowStart, ValueHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +149,37 @@ class Tail:
 
 
 class Needs:
-    """The host's note of what each row's steps may need: known from how the row began, so no tensor is asked."""
+    """The host's note of what each row's steps may need: known from how the row began, so no tensor is asked.
+
+    What many rows need together is worked out when another array of rows comes; the same one asks again and again.
+    """
 
     def __init__(self, table: DeviceTable, rows: int) -> None:
         self._table = table
         self._full = np.zeros(rows, dtype=np.bool_)
         self._spatial = np.zeros(rows, dtype=np.bool_)
         self._adapted = np.zeros(rows, dtype=np.bool_)
+        self._fed: tuple[Ints | None, Feeds] = (None, Feeds())
+        self._sampled: tuple[Ints | None, TailKind] = (None, TailKind())
 
     def begin(self, start: RowStart) -> None:
         """A row begins."""
         self._full[start.ref.row] = start.temperature > 0 or start.top_logprobs >= 0
         self._spatial[start.ref.row] = bool(self._table.heads_from(start.state))
         self._adapted[start.ref.row] = start.adapter != 0
+        self._fed, self._sampled = (None, Feeds()), (None, TailKind())
 
-    def kind(self, rows: list[int]) -> TailKind:
-        """What a batch of these rows may need."""
-        return TailKind(bool(self._full[rows].any()), bool(self._spatial[rows].any()))
+    def kind(self, rows: Ints) -> TailKind:
+        """What a batch of these rows, int64 [n], may need."""
+        if rows is not self._sampled[0]:
+            self._sampled = rows, TailKind(bool(self._full[rows].any()), bool(self._spatial[rows].any()))
+        return self._sampled[1]
 
-    def feeds(self, rows: list[int]) -> Feeds:
-        """What a forward of these rows may need."""
-        return Feeds(bool(self._adapted[rows].any()), bool(self._spatial[rows].any()))
+    def feeds(self, rows: Ints) -> Feeds:
+        """What a forward of these rows, int64 [n], may need."""
+        if rows is not self._fed[0]:
+            self._fed = rows, Feeds(bool(self._adapted[rows].any()), bool(self._spatial[rows].any()))
+        return self._fed[1]
 
 
 def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:

@@ -9,26 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from gapless.constrain.table import Table, Walker
 from gapless.engine.admission import Admission
 from gapless.engine.mailbox import Mail
 from gapless.engine.needs import InFlight
+from gapless.engine.places import Places
 from gapless.engine.sequence import History, Roster, Running, Times
 from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout, overdue
 from gapless.observe.meter import Meter
-from gapless.records import Emission, Finish, FinishReason, Flags, Request, RowRecord, RowRef
+from gapless.records import Emission, Finish, FinishReason, Flags, Records, Request, RowRecord, RowRef, Talk
+
+
+NOTHING = Records.of(())
 
 
 class Book:
     """All requests between submission and their last emission."""
 
-    def __init__(self, table: Table, admission: Admission, roster: Roster, prefix: int, meter: Meter) -> None:
+    def __init__(
+        self, table: Table, admission: Admission, roster: Roster, places: Places, prefix: int, meter: Meter
+    ) -> None:
         self._table = table
         self._admission = admission
         self._roster = roster
+        self._places = places
         self._prefix = prefix
         self._counters, self._bubble = meter.counters, meter.bubble
-        self._emissions: list[Emission] = []
+        self._news: list[Emission | Talk] = []
         self._order = 0
         self._deadlines: dict[int, float] = {}  # of requests that have one and have not ended, by id
 
@@ -37,16 +46,20 @@ class Book:
         """Nobody waits and nobody holds a row."""
         return not len(self._admission) and not len(self._roster)
 
-    def take_emissions(self) -> list[Emission]:
+    def take_news(self) -> list[Emission | Talk]:
         """Return the news since the last call, in order."""
-        news, self._emissions = self._emissions, []
+        news, self._news = self._news, []
         return news
+
+    def take_emissions(self) -> list[Emission]:
+        """The same, request by request."""
+        return [one for some in self.take_news() for one in (some.emissions() if isinstance(some, Talk) else (some,))]
 
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
     def take_mail(self, mail: Mail, now: float) -> bool:
         """Queue new requests, end cancelled and overdue ones. Returns whether there was one."""
-        said = len(self._emissions)
+        said = len(self._news)
         for request in mail.requests:
             self._enter(request, now)
         for request in mail.withdrawn:
@@ -55,7 +68,7 @@ class Book:
             self._cancel(request_id, now)
         if self._deadlines and min(self._deadlines.values()) <= now:
             self._expire(now)
-        return bool(mail.requests) or len(self._emissions) > said
+        return bool(mail.requests) or len(self._news) > said
 
     def _enter(self, request: Request, now: float) -> None:
         history = self._history(request, now)
@@ -98,8 +111,24 @@ class Book:
 
     # -- results ----------------------------------------------------------------------------------------------------
 
+    def take_talk(self, records: Records) -> Records:
+        """Take the tokens with which nothing begins or ends, all at once. The rest is returned: see `commit`."""
+        talk = self._places.talking(records.rows) & (records.flags == 0)
+        said, rest = records, NOTHING
+        if np.count_nonzero(talk) < len(records):
+            said, rest = records.only(talk), records.only(~talk)
+        if said:
+            self._places.advance(said.rows.numbers, said.ids)
+            histories = [seq.history for seq in self._roster.on(said.rows)]
+            tokens = tuple(token for token in said.tokens if token is not None)
+            for history, token in zip(histories, tokens, strict=True):
+                history.tokens.append(token)
+            self._news.append(Talk(tuple([history.request.id for history in histories]), tokens))
+            self._counters.tokens += len(tokens)
+        return rest
+
     def commit(self, record: RowRecord, now: float) -> None:
-        """Take one row's record."""
+        """Take one row's record, whatever it says."""
         seq = self._roster.get(record.ref)
         if seq is None:
             raise InvariantBroken(f"I9: a record arrived for {record.ref}, a life of the row that is over")
@@ -122,10 +151,13 @@ class Book:
         self._counters.tokens += 1
         if first:
             self._began(seq.history)
-        tokens = (record.token,) if record.token is not None else ()
-        self._emissions.append(Emission(seq.history.request.id, tokens))
+        if record.token is not None:
+            self._places.advance(np.array([record.ref.row]), np.array([record.token.id]))
+            self._news.append(Emission(seq.history.request.id, (record.token,)))
         if reason is not None:
             self._finalize(seq, now, reason=reason)
+        elif not seq.history.request.host_masked:
+            self._places.talk(seq.ref)
 
     def _began(self, history: History) -> None:
         picture = history.request.prompt.picture is not None
@@ -152,6 +184,7 @@ class Book:
                 self._finalize(seq, now, error=error)
             elif not seq.finalized:
                 seq.preempting = seq.history.alone = True
+                self._places.leave(seq.ref.row)
 
     def _touched(self, rows: tuple[RowRef, ...]) -> list[Running]:
         """The sequences on `rows`, those with an adapter which one of them was to bring, and those that share what one
@@ -176,7 +209,7 @@ class Book:
         seq = self._roster.get(ref)
         if seq is None or self.leaving(ref) or not seq.history.request.host_masked:
             return None
-        return seq.history.walker
+        return self._places.walker(ref.row)
 
     def end_all(self, error: BaseException, now: float) -> None:
         """The engine is over: everybody who still waits for an answer gets `error`."""
@@ -191,6 +224,7 @@ class Book:
     ) -> None:
         if not seq.finalized:
             seq.finalized = True
+            self._places.leave(seq.ref.row)
             self._end(seq.history, now, reason=reason, error=error)
 
     def _end(
@@ -200,17 +234,21 @@ class Book:
         finish = Finish(history.metrics(self._prefix, now, self._bubble.idle), reason, error)
         self._counters.finished += error is None
         self._counters.failed += error is not None
-        self._emissions.append(Emission(history.request.id, finish=finish))
+        self._news.append(Emission(history.request.id, finish=finish))
 
     # -- leases -----------------------------------------------------------------------------------------------------
 
     def releasable(self, pipeline: InFlight) -> list[Running]:
         """Sequences that ended, or are to be preempted, and ride on no step."""
+        if not self._places.leaving:
+            return []
         return [s for s in self._roster.by_age() if (s.finalized or s.preempting) and not pipeline.refs(s.ref)]
 
     def release(self, seq: Running) -> RowRef:
         """Give back all a sequence holds; a preempted one waits again, with everything it has said so far."""
         ref = self._admission.release(seq)
+        seq.history.walker = self._places.walker(ref.row)
+        self._places.end(ref.row)
         if not seq.finalized:
             seq.history.preemptions += not seq.void
             self._counters.preemptions += not seq.void

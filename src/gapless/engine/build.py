@@ -17,6 +17,7 @@ from gapless.engine.mailbox import Mailbox
 from gapless.engine.masking import Masking
 from gapless.engine.pages import PagePool
 from gapless.engine.pipeline import Pipeline
+from gapless.engine.places import Places
 from gapless.engine.planner import Planner
 from gapless.engine.prefix import PrefixCache
 from gapless.engine.rows import RowPool
@@ -65,10 +66,11 @@ class Engine:
             config.lookahead,
             self.counters,
         )
+        places = Places(table, limits.rows)
         planner = Planner(
-            limits, self.prefixes, self.roster, self.admission, config.lookahead, config.prefills_per_step
+            limits, self.prefixes, self.roster, places, self.admission, config.lookahead, config.prefills_per_step
         )
-        self.book = Book(table, self.admission, self.roster, limits.prefix, self.meter)
+        self.book = Book(table, self.admission, self.roster, places, limits.prefix, self.meter)
         blame = Blame(self.book, self.clock)
         self.loop = Loop(
             device=device,

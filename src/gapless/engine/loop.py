@@ -104,13 +104,13 @@ class Loop:
         self._park(flight)
         with self.blame.on_step(flight.step):
             self.meter.enter(Part.DEVICE, flight.step)
-            self._commit(flight.step, self.device.wait(flight.step, tuple(flight.sampled)))
+            self._commit(flight.step, self.device.wait(flight.step, flight.sampled))
         self.pipeline.retire(flight)
         self.meter.retired(self.pipeline.slots_held)
 
     def _commit(self, step: Step, arrival: Arrival) -> None:
         now = self.meter.landed(step, arrival, self.pipeline.kinds())
-        for record in arrival.records:
+        for record in self.book.take_talk(arrival.records):
             with self.blame.on([record.ref]):
                 self.book.commit(record, now)
                 self.masking.request(record.ref)

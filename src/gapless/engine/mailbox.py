@@ -22,6 +22,9 @@ class Mail:
     withdrawn: tuple[Request, ...] = ()
 
 
+NOTHING = Mail()
+
+
 class Mailbox(Protocol):
     """The loop's view of a mailbox."""
 
@@ -85,6 +88,8 @@ class ThreadMailbox:
     def take(self, limit: int) -> Mail:
         """See `Mailbox`."""
         with self._condition:
+            if not (self._requests or self._cancels or self._withdrawn):
+                return NOTHING
             count = min(limit, len(self._requests))
             mail = Mail(
                 tuple(self._requests.popleft() for _ in range(count)), tuple(self._cancels), tuple(self._withdrawn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gapless.records import RowRef
+from gapless.records import Ints, Mask, RowRef
 
 
 class Room(Protocol):
@@ -44,11 +44,6 @@ class Pages(Room, Protocol):
 class InFlight(Protocol):
     """What the planner needs of the pipeline."""
 
-    @property
-    def depth(self) -> int:
-        """How many steps may hold slots."""
-        ...
-
     def free_slot(self) -> int | None:
         """Return a slot no step holds, or None."""
         ...
@@ -57,6 +52,11 @@ class InFlight(Protocol):
         """How many launched steps contain the row (parked ones count)."""
         ...
 
-    def unsampled(self, ref: RowRef) -> bool:
-        """Whether a launched forward of this row still waits for its host mask."""
+    def refs_of(self, numbers: Ints) -> Ints:
+        """The same of many rows: numbers int64 [n] -> int64 [n]."""
+        ...
+
+    def carries(self, numbers: Ints) -> Mask:
+        """Bool [n]: which of these rows, numbers int64 [n], may ride on one more step: those on fewer than `depth`, and
+        of which no launched forward still waits for a host mask."""
         ...

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gapless.errors import InvariantBroken
-from gapless.records import RowRef, Step, StepKind
+from gapless.records import Ints, Mask, RowRef, Rows, Step, StepKind
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +21,7 @@ class Flight:
 
     step: Step
     waiting: set[RowRef] = field(default_factory=set)
-    sampled: list[RowRef] = field(default_factory=list)
+    sampled: Rows = field(default_factory=Rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Parked:
 
 
 class Pipeline:
-    """Flights in commit order (I2), oldest first, and parked rows beside them."""
+    """Flights in commit order (I2), oldest first, and parked rows beside them. A row takes at most `depth` lanes."""
 
     def __init__(self, depth: int, lanes: int) -> None:
         self.depth = depth
@@ -39,7 +41,8 @@ class Pipeline:
         self._lanes: deque[int] = deque(range(lanes))
         self._flights: deque[Flight] = deque()
         self._parked: dict[RowRef, Parked] = {}
-        self._refs: dict[RowRef, int] = {}
+        self._refs = np.zeros(lanes // depth + 1, dtype=np.int64)  # by row number, like the next
+        self._unsampled = np.zeros(lanes // depth + 1, dtype=np.bool_)
 
     @property
     def empty(self) -> bool:
@@ -62,11 +65,21 @@ class Pipeline:
 
     def refs(self, ref: RowRef) -> int:
         """How many launched steps contain the row (parked ones count)."""
-        return self._refs.get(ref, 0)
+        return int(self._refs[ref.row])
+
+    def refs_of(self, numbers: Ints) -> Ints:
+        """The same of many rows: numbers int64 [n] -> int64 [n]."""
+        refs: Ints = self._refs[numbers]
+        return refs
 
     def unsampled(self, ref: RowRef) -> bool:
         """Whether a launched forward of this row still waits for its host mask."""
-        return ref in self._parked or any(ref in f.waiting for f in self._flights)
+        return bool(self._unsampled[ref.row])
+
+    def carries(self, numbers: Ints) -> Mask:
+        """Bool [n]: which of these rows, numbers int64 [n], may ride on one more step."""
+        carries: Mask = (self._refs[numbers] < self.depth) & ~self._unsampled[numbers]
+        return carries
 
     def kinds(self) -> set[StepKind]:
         """The kinds of steps that are uncommitted."""
@@ -81,27 +94,30 @@ class Pipeline:
         """Enter a step that was launched; every row on it gains a ref."""
         if not self._slots or self._slots[0] != step.slot:
             raise InvariantBroken(f"I4: step {step.id} was launched into slot {step.slot}, which is not free")
+        numbers = step.rows.numbers
+        if np.count_nonzero(self._unsampled[numbers]):
+            ref = next(ref for ref in step.rows if self.unsampled(ref))
+            raise InvariantBroken(f"I1: {ref} was launched again before it was sampled")
+        refs = self._refs[numbers] + 1
+        if np.count_nonzero(refs > self.depth):
+            ref = step.rows[int(refs.argmax())]
+            raise InvariantBroken(f"I3: {ref} rides on {refs.max()} steps at depth {self.depth}")
         self._slots.popleft()
-        waiting = {ref for ref in step.rows if ref.row in step.unsampled}
-        flight = Flight(step, waiting, [ref for ref in step.rows if ref not in waiting])
-        for ref in step.rows:
-            if self.unsampled(ref):
-                raise InvariantBroken(f"I1: {ref} was launched again before it was sampled")
-            self._add_ref(ref)
+        self._refs[numbers] = refs
+        flight = Flight(step, sampled=step.rows)
+        if step.unsampled:
+            flight.waiting = {ref for ref in step.rows if ref.row in step.unsampled}
+            flight.sampled = Rows(ref for ref in step.rows if ref not in flight.waiting)
+            self._unsampled[list(step.unsampled)] = True
         self._flights.append(flight)
         return flight
-
-    def _add_ref(self, ref: RowRef) -> None:
-        count = self._refs.get(ref, 0) + 1
-        if count > self.depth:
-            raise InvariantBroken(f"I3: {ref} rides on {count} steps at depth {self.depth}")
-        self._refs[ref] = count
 
     def sampled(self, flight: Flight, refs: list[RowRef]) -> int:
         """Rows that waited for a mask now have a token, or were closed. Returns how many."""
         for ref in refs:
             flight.waiting.remove(ref)
-            flight.sampled.append(ref)
+            self._unsampled[ref.row] = False
+        flight.sampled = Rows((*flight.sampled, *refs))
         return len(refs)
 
     def park(self, flight: Flight) -> dict[RowRef, int]:
@@ -116,7 +132,8 @@ class Pipeline:
     def unpark(self, parked: Parked, step: Step) -> int:
         """A parked row was sampled: from now on it is a small step of its own, last in the commit order. Returns 1."""
         del self._parked[parked.ref]
-        self._flights.append(Flight(step, sampled=[parked.ref]))
+        self._unsampled[parked.ref.row] = False
+        self._flights.append(Flight(step, sampled=step.rows))
         return 1
 
     def must_settle(self, launched: Step | None) -> bool:
@@ -130,7 +147,7 @@ class Pipeline:
         """The flight to commit next."""
         return self._flights[0]
 
-    def retire(self, flight: Flight) -> list[RowRef]:
+    def retire(self, flight: Flight) -> Rows:
         """The oldest flight's records were read: free its slot or lane, drop its refs; the rows are returned."""
         if self._flights[0] is not flight or flight.waiting:
             raise InvariantBroken(f"I2: step {flight.step.id} is retired out of order or before it was sampled")
@@ -139,15 +156,12 @@ class Pipeline:
             self._lanes.append(flight.step.lane)
         else:
             self._slots.append(flight.step.slot)
-        for ref in flight.sampled:
-            self._refs[ref] -= 1
-            if not self._refs[ref]:
-                del self._refs[ref]
+        self._refs[flight.sampled.numbers] -= 1
         return flight.sampled
 
     def held(self) -> dict[str, int]:
         """Slots, lanes and refs still out, for the audit."""
-        return {"slots": self.slots_held, "lanes": len(self._parked), "refs": len(self._refs)}
+        return {"slots": self.slots_held, "lanes": len(self._parked), "refs": int(self._refs.sum())}
 
 
 def _row(ref: RowRef) -> int:

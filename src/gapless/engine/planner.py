@@ -8,11 +8,15 @@ flight, no unsampled forward, and its end is not certain already.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol
 
+import numpy as np
+
 from gapless.engine.needs import InFlight, Room
+from gapless.engine.places import Places
 from gapless.engine.sequence import Roster, Running
-from gapless.records import DeviceLimits, PageGrant, Prefill, RowRef, Step, StepKind
+from gapless.records import DeviceLimits, Ints, Mask, PageGrant, Prefill, RowRef, Rows, Step, StepKind
 
 
 class Admits(Protocol):
@@ -30,6 +34,7 @@ class Planner:
     limits: DeviceLimits
     pages: Room
     roster: Roster
+    places: Places
     admission: Admits
     lookahead: int
     prefills: int
@@ -56,10 +61,14 @@ class Planner:
         admitted = self.admission.admit(self.prefills, now)
         if not admitted:
             return None
+        for seq, _ in admitted:
+            room = len(seq.pages) * self.limits.page_size
+            self.places.begin(seq.ref.row, seq.history.walker, seq.base, room)
+        rows = Rows(seq.ref for seq, _ in admitted)
         return Step(
             id=self._take_id(),
             kind=StepKind.PREFILL,
-            rows=tuple(seq.ref for seq, _ in admitted),
+            rows=rows,
             slot=slot,
             unsampled=_host_masked([seq for seq, _ in admitted]),
             prefills=tuple(prefill for _, prefill in admitted),
@@ -67,68 +76,63 @@ class Planner:
         )
 
     def _decode(self, slot: int, pipeline: InFlight) -> Step | None:
-        going: list[Running] = []
-        grants: list[PageGrant] = []
-        self._starved = False
-        for seq in self.roster.by_age():
-            if not self._can_go(seq, pipeline):
-                continue
-            grant = self._room(seq, pipeline.refs(seq.ref))
-            if grant is None:
-                self._starved = True
-                continue
-            going.append(seq)
-            grants.extend(grant)
-        if self._starved:
-            self._preempt_youngest()
-            going = [seq for seq in going if not seq.preempting]
-        if not going:
+        rows, self._starved = self.roster.rows, False
+        ends = self.places.position[rows.numbers] + pipeline.refs_of(rows.numbers)
+        goes = pipeline.carries(rows.numbers) & (ends < self.places.cap[rows.numbers])
+        grants = self._make_room(rows, goes, ends)
+        count = np.count_nonzero(goes)
+        if not count:
             return None
-        rows = {seq.ref.row for seq in going}
+        rows = rows if count == len(rows) else Rows(compress(rows, goes.tolist()))
         return Step(
             id=self._take_id(),
             kind=StepKind.DECODE,
-            rows=tuple(seq.ref for seq in going),
+            rows=rows,
             slot=slot,
-            unsampled=_host_masked(going),
-            grants=tuple(g for g in grants if g.row in rows),
+            unsampled=_host_masked(self.roster.on(rows)) if self.roster.masked else frozenset(),
+            grants=grants,
             freed=self.pages.take_freed(),
         )
 
-    def _can_go(self, seq: Running, pipeline: InFlight) -> bool:
-        refs = pipeline.refs(seq.ref)
-        return (
-            not seq.finalized
-            and not seq.preempting
-            and refs < pipeline.depth
-            and refs < seq.history.walker.remaining()
-            and not pipeline.unsampled(seq.ref)
-        )
-
-    def _room(self, seq: Running, refs: int) -> tuple[PageGrant, ...] | None:
-        """Grants that give the row a page for its next position: none needed, one, or None when the pool is empty."""
-        size = self.limits.page_size
-        position = seq.next_position(refs)
-        if position < len(seq.pages) * size:
+    def _make_room(self, rows: Rows, goes: Mask, ends: Ints) -> tuple[PageGrant, ...]:
+        """Grants that let rows write up to `ends`, int64 [n], oldest first. Rows that get none stay behind: `goes` is
+        cleared; so does the one that is to be preempted for them, if it has to be."""
+        lacks = goes & (ends > self.places.room[rows.numbers])
+        if not np.count_nonzero(lacks):
             return ()
-        last = seq.base + seq.fresh + seq.history.walker.remaining() - 1
-        wanted = -(-min(position + self.lookahead, last) // size) - len(seq.pages)
+        short, sequences = np.flatnonzero(lacks).tolist(), self.roster.by_age()
+        grants = {i: grant for i in short if (grant := self._grant(sequences[i], int(ends[i])))}
+        if len(grants) < len(short):
+            self._starved = True
+            goes[[i for i in short if i not in grants]] = False
+            goes[-1] &= not self._preempts_youngest()
+        return tuple(grant for i, grant in grants.items() if goes[i])
+
+    def _grant(self, seq: Running, end: int) -> PageGrant | None:
+        """Pages for a row that is to write up to `end`, and for some steps more; None when the pool is empty."""
+        size, row = self.limits.page_size, seq.ref.row
+        last = int(self.places.cap[row]) - 1
+        wanted = -(-min(end - 1 + self.lookahead, last) // size) - len(seq.pages)
         taken = self.pages.take(min(wanted, self.pages.free)) if self.pages.free else None
         if not taken:
             return None
-        grant = PageGrant(seq.ref.row, len(seq.pages), taken)
+        grant = PageGrant(row, len(seq.pages), taken)
         seq.pages.extend(taken)
-        return (grant,)
+        self.places.room[row] = len(seq.pages) * size
+        return grant
 
-    def _preempt_youngest(self) -> None:
-        """Mark the youngest sequence, unless pages are about to come back anyway (I5)."""
-        sequences = self.roster.by_age()
-        if len(sequences) > 1 and not any(seq.finalized or seq.preempting for seq in sequences):
-            sequences[-1].preempting = True
+    def _preempts_youngest(self) -> bool:
+        """Mark the youngest sequence, unless pages are about to come back anyway (I5). Returns whether it did."""
+        if len(self.roster) < 2 or self.places.leaving:
+            return False
+        youngest = self.roster.by_age()[-1]
+        youngest.preempting = True
+        self.places.leave(youngest.ref.row)
+        return True
 
     def parked_step(self, ref: RowRef, lane: int) -> Step:
         """The small step of one parked row."""
-        return Step(id=self._take_id(), kind=StepKind.PARKED, rows=(ref,), slot=-1, lane=lane)
+        return Step(id=self._take_id(), kind=StepKind.PARKED, rows=Rows((ref,)), slot=-1, lane=lane)
 
     def _take_id(self) -> int:
         self._next_id += 1

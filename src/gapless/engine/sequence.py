@@ -19,6 +19,7 @@ from gapless.records import (
     Request,
     RowRecord,
     RowRef,
+    Rows,
     RowStart,
     Token,
 )
@@ -39,7 +40,8 @@ class Times:
 
 @dataclass(slots=True)
 class History:
-    """What a request keeps across preemptions: its place in the table, its committed tokens, its times."""
+    """What a request keeps across preemptions: its committed tokens, its times, and its place in the table while it
+    has no row; while it has one, `Places` knows."""
 
     request: Request
     order: int
@@ -84,10 +86,10 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request with a row. `base` is the position of the first token sampled in this life, `fresh` how many tokens
-    were committed in it; `pages` its whole page table, shared pages first; `items` what its prefill stands for; `path`
-    the entries of the prefix cache it holds. `brings`: its prefill puts its adapter into the slot. `void`: a step of it
-    failed, so nobody else may use what it computes; unless it ended by that, it begins again."""
+    """A request with a row. `base` is the position of the first token sampled in this life; `pages` its whole page
+    table, shared pages first; `items` what its prefill stands for; `path` the entries of the prefix cache it holds.
+    `brings`: its prefill puts its adapter into the slot. `void`: a step of it failed, so nobody else may use what it
+    computes; unless it ended by that, it begins again."""
 
     history: History
     ref: RowRef
@@ -97,14 +99,19 @@ class Running:
     path: list[PrefixEntry] = field(default_factory=list)
     adapter: Resident | None = None
     brings: bool = False
-    fresh: int = 0
     finalized: bool = False
     preempting: bool = False
     void: bool = False
+    earlier: int = field(init=False)
+    """Tokens that were committed in earlier lives."""
 
-    def next_position(self, refs: int) -> int:
-        """Where the next forward writes, with `refs` steps in flight."""
-        return self.base + self.fresh + refs - 1
+    def __post_init__(self) -> None:
+        self.earlier = len(self.history.tokens)
+
+    @property
+    def fresh(self) -> int:
+        """Tokens that were committed in this life."""
+        return len(self.history.tokens) - self.earlier
 
     def made(self) -> list[PrefixEntry]:
         """The entries it holds that this life of its row computes."""
@@ -137,8 +144,6 @@ class Running:
         device; its flags are followed, not recomputed (I6)."""
         if record.token is not None:
             self.history.tokens.append(record.token)
-            self.history.walker.advance(record.token.id)
-            self.fresh += 1
             if self.history.times.first_token is None:
                 self.history.times.first_token, self.history.times.idle = now, idle
         if record.flags & Flags.STOP:
@@ -149,28 +154,42 @@ class Running:
 
 
 class Roster:
-    """All running sequences, oldest request first."""
+    """All running sequences, oldest request first. `rows`: theirs, in that order; `masked`: how many have their masks
+    built on the host."""
 
     def __init__(self) -> None:
-        self._by_ref: dict[RowRef, Running] = {}
+        self.rows = Rows()
+        self.masked = 0
+        self._by_row: dict[int, Running] = {}
         self._by_age: list[Running] = []
 
     def __len__(self) -> int:
-        return len(self._by_ref)
+        return len(self._by_age)
 
     def add(self, seq: Running) -> None:
         """Enter a sequence that was given a row."""
-        self._by_ref[seq.ref] = seq
+        self._by_row[seq.ref.row] = seq
         insort(self._by_age, seq, key=_order)
+        self._name_rows()
 
     def remove(self, seq: Running) -> None:
         """Strike one whose row is given back."""
-        del self._by_ref[seq.ref]
+        del self._by_row[seq.ref.row]
         self._by_age.remove(seq)
+        self._name_rows()
+
+    def _name_rows(self) -> None:
+        self.rows = Rows(seq.ref for seq in self._by_age)
+        self.masked = sum(seq.history.request.host_masked for seq in self._by_age)
 
     def get(self, ref: RowRef) -> Running | None:
         """Return the sequence that holds exactly this life of the row."""
-        return self._by_ref.get(ref)
+        seq = self._by_row.get(ref.row)
+        return seq if seq is not None and seq.ref == ref else None
+
+    def on(self, rows: Rows) -> list[Running]:
+        """Return the sequences on rows that are leased, in that order."""
+        return [self._by_row[ref.row] for ref in rows]
 
     def by_age(self) -> list[Running]:
         """Return them in the order their requests were submitted; a list of the caller's own."""
