@@ -69,6 +69,7 @@ class Rows(tuple[RowRef, ...]):
     """Int64 [n]."""
 
     def __new__(cls, refs: Iterable[RowRef] = ()) -> Rows:
+        """Of any refs; `Rows` stay as they are."""
         if isinstance(refs, Rows):
             return refs
         self = super().__new__(cls, refs)

@@ -14,14 +14,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gapless.columns import Flags as Flags
-from gapless.columns import Ints as Ints
-from gapless.columns import Mask as Mask
-from gapless.columns import Records as Records
-from gapless.columns import RowRecord as RowRecord
-from gapless.columns import RowRef as RowRef
-from gapless.columns import Rows as Rows
-from gapless.columns import Token as Token
+from gapless.columns import Flags, Ints, Mask, Records, RowRecord, RowRef, Rows, Token
+
+__all__ = ["Flags", "Ints", "Mask", "Records", "RowRecord", "RowRef", "Rows", "Token"]
+"""What is passed on from `gapless.columns`, beside all that is here."""
 
 Crops = npt.NDArray[np.uint8]
 

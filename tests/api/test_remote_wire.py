@@ -13,7 +13,7 @@ from gapless.api.opening import Opening
 from gapless.errors import GaplessError
 from gapless.observe.accounting import Accounting, Standing
 from gapless.observe.counters import Counters
-from gapless.records import Emission, Finish, FinishReason, Metrics, Sampling, Token
+from gapless.records import Emission, Finish, FinishReason, Metrics, Sampling, Talk, Token
 
 TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GaplessError)]
 PYTHONS = [ValueError, KeyError, RuntimeError, MemoryError, ChildProcessError, ZeroDivisionError]
@@ -99,6 +99,15 @@ def test_what_the_caller_says_is_heard(message):
 @given(upward)
 def test_what_the_engine_says_is_heard(message):
     assert wire.decode_upward(wire.encode(message)) == message
+
+
+@often
+@given(st.lists(st.tuples(counts, tokens), max_size=3), st.lists(counts, max_size=3).map(tuple))
+def test_talk_arrives_as_it_was(sent, freed):
+    talk = Talk(tuple(number for number, _ in sent), tuple(token for _, token in sent))
+    report = wire.decode_upward(wire.encode(wire.Report((), freed, (talk,))))
+    assert report == wire.Report((), freed, (talk,))
+    assert [(one.request_id, *one.tokens) for one in report.talk[0].emissions()] == sent
 
 
 @often

@@ -37,7 +37,8 @@ FLOORS = {
 STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
 STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml"}
 PROCESS = {f"api/{name}.py" for name in ("child", "remote", "spawn", "wire")}
-NO_TORCH = ("columns.py", "records.py", "errors.py", "config.py", "engine/", "constrain/", "images/", "skills/", "observe/", "cli/")
+NO_TORCH = ("columns.py", "records.py", "errors.py", "config.py")
+NO_TORCH += ("engine/", "constrain/", "images/", "skills/", "observe/", "cli/")
 
 
 def room_of(path: Path) -> str:

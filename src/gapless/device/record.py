@@ -1,8 +1,8 @@
 """The packed record: one float64 line per row and step, the only thing that travels back from the device.
 
 In: tensors of what a step did, on the compute stream. Out: `Records` on the loop's thread, read from a landing buffer
-column by column. Every field is exact in float64 (ids, flags and epochs are below 2**53, values and logprobs are floats). Each
-line names its step, row and epoch, so that a stale, poisoned or foreign line is recognised (I4, I9).
+column by column. Every field is exact in float64 (ids, flags and epochs are below 2**53, values and logprobs are
+floats). Each line names its step, row and epoch, so that a stale, poisoned or foreign line is recognised (I4, I9).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gapless.device.sampler import Draws
 from gapless.columns import NOBODY
+from gapless.device.sampler import Draws
 from gapless.errors import InvariantBroken
 from gapless.records import MAX_TOP_LOGPROBS, POISON, Records, RowRef, Rows, Token
 

@@ -21,7 +21,6 @@ from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, Reque
 from gapless.observe.meter import Meter
 from gapless.records import Emission, Finish, FinishReason, Flags, Records, Request, RowRecord, RowRef, Talk
 
-
 NOTHING = Records.of(())
 
 

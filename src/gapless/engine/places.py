@@ -30,7 +30,7 @@ class Places:
         self.leaving = 0
         self._talks = counts()  # the life in which each token is only one more of the same; 0: none
         self._state, self._until, self._left_next, self._objects_left = counts(), counts(), counts(), counts()
-        self._table = table
+        self._table, self._classes = table, table.classes.astype(np.int64)
         stays = table.following == np.arange(len(table.following))[:, None]
         stays &= (table.stride == 0)[:, None] & ~table.counts & ~table.resets
         self._stays = stays  # [state, class]: such a token takes one from what is left and changes nothing else
@@ -71,7 +71,7 @@ class Places:
 
     def advance(self, rows: Ints, ids: Ints) -> None:
         """Rows int64 [n], distinct, move over one token each, `ids` int64 [n]."""
-        cls, at, position = self._table.classes[ids], self._state[rows], self.position[rows] + 1
+        cls, at, position = self._classes[ids], self._state[rows], self.position[rows] + 1
         self.position[rows] = position
         if np.count_nonzero(self._stays[at, cls] & (position < self._until[rows])) < len(rows):
             self._move(rows, at, cls, position)
