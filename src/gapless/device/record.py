@@ -1,6 +1,6 @@
 """The packed record: one float64 line per row and step, the only thing that travels back from the device.
 
-In: tensors of what a step did, on the compute stream. Out: `Records` on the loop's thread, read from a landing buffer
+In: lines, as a tail writes them on the compute stream. Out: `Records` on the loop's thread, read from a landing buffer
 column by column. Every field is exact in float64 (ids, flags and epochs are below 2**53, values and logprobs are
 floats). Each line names its step, row and epoch, so that a stale, poisoned or foreign line is recognised (I4, I9).
 """
@@ -12,11 +12,8 @@ from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from gapless.columns import NOBODY
-from gapless.device.sampler import Draws
 from gapless.errors import InvariantBroken
 from gapless.records import MAX_TOP_LOGPROBS, POISON, Records, RowRef, Rows, Token
 
@@ -40,13 +37,6 @@ TOP = len(Field)
 WIDTH = TOP + 2 * MAX_TOP_LOGPROBS
 _NOTHING_MORE = np.array([POISON, POISON, 0.0, NOBODY])
 """A line from VALUE_0 to its first alternative, if its token is an id and nothing else."""
-
-
-def pack_lines(where: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Tensor:
-    """Lines float64 [B, WIDTH] from `where` int64 [B, 4] (step, row, epoch, flags), `token` int64 [B], `values`
-    float64 [B, 2] and the draws."""
-    reals = [values, draws.logprob[:, None], draws.top_ids.double(), draws.top_logprobs]
-    return torch.cat([where.double(), token.double()[:, None], *reals], dim=1)
 
 
 class _Words(dict[int, Token | None]):

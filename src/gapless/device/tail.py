@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from gapless.device.packet import Asked, Count, Real
-from gapless.device.record import pack_lines
 from gapless.device.rows import RowStore
-from gapless.device.sampler import Params, sample_rows
+from gapless.device.sampler import Draws, Params, sample_rows
 from gapless.device.tables import Advance, DeviceTable
 from gapless.kernels.rows import Ends
 from gapless.models.base import Model
@@ -125,7 +124,7 @@ class Tail:
         flags = torch.where(moves, at.flags, torch.where(live, int(Flags.NONFINITE), int(Flags.MUTED)))
         self._rows.end(rows, asked & (flags != 0))
         where = torch.stack([batch.step.expand(len(rows)), rows, counts[:, Count.EPOCH], flags], dim=1)
-        lines = pack_lines(where, torch.where(moves, draws.token, POISON), values, draws)
+        lines = _pack_lines(where, torch.where(moves, draws.token, POISON), values, draws)
         batch.lines.copy_(torch.where(asked[:, None], lines, batch.lines))
 
     def _ends(self, batch: Batch, kind: TailKind) -> Ends:
@@ -180,6 +179,13 @@ class Needs:
         if rows is not self._fed[0]:
             self._fed = rows, Feeds(bool(self._adapted[rows].any()), bool(self._spatial[rows].any()))
         return self._fed[1]
+
+
+def _pack_lines(where: Tensor, token: Tensor, values: Tensor, draws: Draws) -> Tensor:
+    """Lines (see `device.record`) float64 [B, WIDTH] from `where` int64 [B, 4] (step, row, epoch, flags), `token` int64
+    [B], `values` float64 [B, 2] and the draws."""
+    reals = [values, draws.logprob[:, None], draws.top_ids.double(), draws.top_logprobs]
+    return torch.cat([where.double(), token.double()[:, None], *reals], dim=1)
 
 
 def _moved(at: Advance, token: Tensor) -> dict[Count, Tensor]:
