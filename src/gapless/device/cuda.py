@@ -39,7 +39,7 @@ from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
-from gapless.records import Arrival, DeviceLimits, Ints, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
+from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
 
 Embedded = dict[int, list[torch.Tensor]]
 """Embeddings of the pictures of each prefill, by its place in the step."""
@@ -142,7 +142,7 @@ class CudaDevice:
     def _decode(self, step: Step, bucket: int) -> None:
         rows = step.rows.numbers
         self._reach[rows] += 1
-        self.graphs.forward(bucket, self._width(rows), self._needs.feeds(rows))
+        self.graphs.forward(bucket, self._width(self._reach[rows].max()), self._needs.feeds(rows))
         if self._poison:
             self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 
@@ -182,12 +182,12 @@ class CudaDevice:
         self._prompts[used : ends[-1]].copy_(slot.prompts[used : ends[-1]], non_blocking=True)
         for (place, prefill), start, end in zip(prefills, starts, ends, strict=False):
             own = Prompt.of(prefill, self._prompts[start:end])
-            width = self._width(step.rows.numbers[place : place + 1])
+            width = self._width(self._reach[prefill.start.ref.row])
             self.program.prompt(place, prefill, own, pictures[place], width)
 
-    def _width(self, rows: Ints) -> int:
-        """How much of their page tables a forward of these rows, int64 [n], is given."""
-        return self.graphs.width(-(-int(self._reach[rows].max()) // self._limits.page_size))
+    def _width(self, reach: np.int64) -> int:
+        """How much of its page tables a forward is given whose rows reach so far."""
+        return self.graphs.width(-(-int(reach) // self._limits.page_size))
 
     def _pictures(self, step: Step) -> Embedded:
         """The step's pictures: of all prefills together where the model can do that, else one by one."""
