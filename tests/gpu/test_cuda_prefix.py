@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.equal.test_prefix_cache import SIZE, SPEC, TINY, counted, happened, scene, turned
 from tests.fakes.hash_model import HashModel
+from tests.fakes.hash_prompts import PackingHashModel
 from tests.fakes.micro import micro_config, micro_tensors
 from tests.fakes.scene import expected, table_of
 from tests.fakes.verdict import judge_all
@@ -20,10 +21,12 @@ from gapless.models.moondream.templates import Templates
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.parametrize("kind", [HashModel, PackingHashModel])
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_conversations_in_few_pages_are_exact(depth, graphs):
-    entries, model = scene(1), HashModel(SPEC, device=torch.device("cuda"))
+def test_conversations_in_few_pages_are_exact(depth, graphs, kind):
+    """With prompts one by one and side by side."""
+    entries, model = scene(1), kind(SPEC, device=torch.device("cuda"))
     sizes = {"pages": TINY, "page_size": SIZE, "lookahead": 8, "adapters": 2}
     with cuda_stage(model, table_of(SPEC), depth, graphs=graphs, seed=depth, **sizes) as played:
         judge_all(played.play(entries), expected(SPEC, entries), entries)
