@@ -52,6 +52,17 @@ def test_a_second_question_skips_decoding_cutting_vision_and_the_prefill(fresh, 
     assert stats["cached_share"] == sum(shares[:3]) / sum(shares[3:])
 
 
+def test_equal_pixels_of_different_files_are_one_picture_and_unlike_ones_are_not(fresh):
+    other = io.BytesIO()
+    Image.fromarray(noise(1)).save(other, "BMP")
+    prefix = fresh.desk.context.prefix
+    files = [file_of(1), other.getvalue(), noise(1), file_of(2)]
+    found = [fresh.query(file, "Why?", settings=PLAIN)["metrics"]["cached_tokens"] for file in files]
+    assert found[0] == found[3] == 0 and found[1] == found[2] >= prefix
+    stats = fresh.stats()
+    assert (stats["pictures_decoded"], stats["pictures_cut"], stats["pictures_held"]) == (4, 2, 2)
+
+
 def test_a_further_turn_skips_all_before_it(fresh):
     part = {"type": "image", "image": file_of(2)}
     messages = [{"role": "user", "content": [part, {"type": "text", "text": "What is this, in a few words, please?"}]}]

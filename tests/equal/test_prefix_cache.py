@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.adapters import HASHED
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
+from tests.fakes.hash_prompts import PackingHashModel
 from tests.fakes.host_stage import host_stage
 from tests.fakes.inline_stage import inline_stage
 from tests.fakes.micro import micro_config, micro_tensors
@@ -100,7 +101,7 @@ def scene(seed, talks=14, pages=TINY, insets=False):
     return entries
 
 
-@contextmanager
+@contextmanager  # "cuda" and "packs" are the CUDA device's code, prompts one by one and side by side
 def stage_on(device, depth, pages=TINY, seed=0, faults=(), **settings):
     with ExitStack() as stack:
         if device == "sim":
@@ -108,8 +109,10 @@ def stage_on(device, depth, pages=TINY, seed=0, faults=(), **settings):
             config = EngineConfig(lookahead=8, **settings)
             yield sim_stage(SPEC, limits, delays=(0.0, 3.0), config=config, faults=faults)
         else:
-            make = host_stage if device == "host" else inline_stage
-            made = make(HashModel(SPEC), depth, pages=pages, page_size=SIZE, seed=seed, delays=(0.0, 0.001), adapters=2)
+            make, model = (host_stage if device == "host" else inline_stage), HashModel(SPEC)
+            if device == "packs":
+                model = PackingHashModel(SPEC)
+            made = make(model, depth, pages=pages, page_size=SIZE, seed=seed, delays=(0.0, 0.001), adapters=2)
             yield stack.enter_context(made)
 
 
@@ -165,7 +168,7 @@ def test_the_simulated_device_is_exact(depth):
 
 
 @pytest.mark.parametrize("depth", deep(2))
-@pytest.mark.parametrize("device", ["host", "cuda"])
+@pytest.mark.parametrize("device", ["host", "cuda", "packs"])
 def test_devices_are_exact_with_freed_pages_poisoned(device, depth):
     happened(play(device, depth, 1))
 
@@ -179,7 +182,7 @@ def test_pictures_further_on_are_shared_as_parts_of_what_came_before(depth):
 @pytest.mark.slow
 @pytest.mark.parametrize("insets", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-@pytest.mark.parametrize("device", ["sim", "host", "cuda"])
+@pytest.mark.parametrize("device", ["sim", "host", "cuda", "packs"])
 def test_many_scenes(device, depth, insets):
     total = Counter()
     for seed in range(100, 120 if device == "sim" else 105):
