@@ -14,32 +14,37 @@ from gapless.kernels.choose import rows_for
 from gapless.kernels.rows import Columns, Marks, RowKernels
 from gapless.records import POISON, Flags, ValueHead
 
+COLUMNS = Columns(
+    token=Count.TOKEN,
+    position=Count.POSITION,
+    state=Count.STATE,
+    left=Count.LEFT,
+    left_next=Count.LEFT_NEXT,
+    objects_left=Count.OBJECTS_LEFT,
+    done=Count.DONE,
+    epoch=Count.EPOCH,
+    adapter=Count.ADAPTER,
+    seed=Count.SEED,
+    top_logprobs=Count.TOP_LOGPROBS,
+    value=Real.VALUE_0,
+    temperature=Real.TEMPERATURE,
+    top_p=Real.TOP_P,
+    alternatives=TOP,
+    width=WIDTH,
+    poison=POISON,
+)
+MARKS = Marks(
+    nothing=Asked.NOTHING,
+    sample=Asked.SAMPLE,
+    coord=ValueHead.COORD,
+    size=ValueHead.SIZE,
+    stop=Flags.STOP,
+    length=Flags.LENGTH,
+    nonfinite=Flags.NONFINITE,
+    muted=Flags.MUTED,
+)
+
 
 def quick_rows(device: torch.device) -> RowKernels | None:
     """See the module."""
-    columns = Columns(
-        token=Count.TOKEN,
-        position=Count.POSITION,
-        state=Count.STATE,
-        left=Count.LEFT,
-        left_next=Count.LEFT_NEXT,
-        objects_left=Count.OBJECTS_LEFT,
-        done=Count.DONE,
-        epoch=Count.EPOCH,
-        adapter=Count.ADAPTER,
-        value=Real.VALUE_0,
-        alternatives=TOP,
-        width=WIDTH,
-        poison=POISON,
-    )
-    marks = Marks(
-        nothing=Asked.NOTHING,
-        sample=Asked.SAMPLE,
-        coord=ValueHead.COORD,
-        size=ValueHead.SIZE,
-        stop=Flags.STOP,
-        length=Flags.LENGTH,
-        nonfinite=Flags.NONFINITE,
-        muted=Flags.MUTED,
-    )
-    return rows_for(device, columns, marks)
+    return rows_for(device, COLUMNS, MARKS)

@@ -2,8 +2,8 @@
 
 In: logits and hidden states of a batch of rows, what is asked of each, and host masks where rows have them. Out: packed
 lines of the rows that were asked; the row store has moved on (I1). The end is judged here, once (I6). A done row emits
-MUTED and keeps its state; a row whose logits or values are not finite emits NONFINITE and is done; neither touches
-another row, and a row of which nothing is asked keeps its state and its line.
+MUTED, keeps its state and draws nothing; a row whose logits or values are not finite emits NONFINITE and is done;
+neither touches another row, and a row of which nothing is asked keeps its state and its line.
 
 Rows choose with `torch.where`; only what no row of a batch can need is left out, and that is known on the host
 (`TailKind`). So the same lines run inside a CUDA graph.
@@ -98,19 +98,21 @@ class Tail:
 
     def run(self, batch: Batch, kind: TailKind) -> None:
         """Sample, close or leave alone each row of the batch."""
-        if self._rows.kernels is not None and not kind.full and not kind.masked:
-            self._rows.kernels.greedy(self._rows.all, self._table.automata, self._ends(batch, kind))
+        kernels = self._rows.kernels
+        if kernels is not None:
+            end = kernels.full if kind.full or kind.masked else kernels.greedy
+            end(self._rows.all, self._table.automata, self._ends(batch, kind))
             return
         rows, asked = batch.rows, batch.asked != Asked.NOTHING
         counts, reals = self._rows.counts[rows], self._rows.reals[rows]
         state = counts[:, Count.STATE]
         live = (counts[:, Count.DONE] == 0) & (batch.asked == Asked.SAMPLE)
         params = Params(
-            temperature=reals[:, Real.TEMPERATURE],
+            temperature=torch.where(live, reals[:, Real.TEMPERATURE], 0.0),
             top_p=reals[:, Real.TOP_P],
             seed=counts[:, Count.SEED],
             position=counts[:, Count.POSITION] + 1,
-            top_logprobs=counts[:, Count.TOP_LOGPROBS],
+            top_logprobs=torch.where(live, counts[:, Count.TOP_LOGPROBS], -1),
             drawn=kind.full,
             scored=kind.full,
         )
@@ -134,7 +136,8 @@ class Tail:
             assert self._rows.kernels is not None
             wanted = self._rows.kernels.wishes(self._rows.all, batch.rows, self._table.may)
             values = self._model.values(batch.hidden, wanted)
-        return Ends(batch.step, batch.rows, batch.asked, batch.logits, batch.lines, values)
+        masks = batch.masks if kind.masked else None
+        return Ends(batch.step, batch.rows, batch.asked, batch.logits, batch.lines, values, masks)
 
     def _values(self, head: Tensor, hidden: Tensor, kind: TailKind) -> Tensor:
         """The values that ride on the sampled tokens, float64 [B, 2], POISON where there are none."""

@@ -1,4 +1,4 @@
-"""What a set of kernels may offer for rows: to feed a step, and to end one in which all tokens are the likeliest.
+"""What a set of kernels may offer for rows: to feed a step, and to end one, with or without temperatures and logprobs.
 
 In and out are the tensors of the device room; which column holds what is told once, as `Columns`. Row for row the same
 as the plain lines there, which are the specification.
@@ -25,8 +25,12 @@ class Columns:
     done: int
     epoch: int
     adapter: int
+    seed: int
+    top_logprobs: int
     value: int
     """Of the first of two reals that ride on a token."""
+    temperature: int
+    top_p: int
     alternatives: int
     """Of the first of a line's alternatives: as many ids, then as many logprobs."""
     width: int
@@ -76,7 +80,8 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class Ends:
     """A step's end: `step` int64 [1], `rows` and `asked` int64 [B], `logits` float32 [B, vocab], `lines` float64
-    [B, width], `values`: what the heads say for tokens that carry some, float32 [B] and [B, 2], or None."""
+    [B, width], `values`: what the heads say for tokens that carry some, float32 [B] and [B, 2], or None; `masks` bool
+    [B, vocab]: those of the rows if they do not come from the rules."""
 
     step: Tensor
     rows: Tensor
@@ -84,6 +89,7 @@ class Ends:
     logits: Tensor
     lines: Tensor
     values: tuple[Tensor, Tensor] | None
+    masks: Tensor | None = None
 
 
 class RowKernels(Protocol):
@@ -103,4 +109,8 @@ class RowKernels(Protocol):
 
     def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:
         """Choose the likeliest allowed token of each row, move the row on, write its line."""
+        ...
+
+    def full(self, store: Rows, rules: Automata, end: Ends) -> None:
+        """Sample each row as it wishes, with logprobs where it wants some, move the row on, write its line."""
         ...

@@ -1,4 +1,5 @@
-"""Rows in two kernels: one program a row feeds a step, one chooses the likeliest token and moves the row on.
+"""Rows in two kernels: one program a row feeds a step, one chooses the likeliest token and moves the row on. Where rows
+draw or want logprobs there are more, see `sampler`.
 
 In and out as `kernels.rows.RowKernels`. Every choice among logits is exact, so results are the same as the plain lines'
 to the bit; of equal logits the smallest id wins. A row of which nothing is asked is not written: padding may repeat.
@@ -11,7 +12,7 @@ import triton
 from torch import Tensor
 
 from gapless.kernels.rows import Automata, Columns, Ends, Marks, Rows
-from gapless.kernels.triton import rows_jit
+from gapless.kernels.triton import rows_jit, sampler
 
 BLOCK = 8192
 """Logits a program looks at together."""
@@ -67,3 +68,7 @@ class TritonRows:
             marks.nothing, marks.sample, marks.coord, marks.size, marks.stop, marks.length, marks.nonfinite,
             marks.muted, num_warps=16,
         )  # fmt: skip
+
+    def full(self, store: Rows, rules: Automata, end: Ends) -> None:
+        """See `RowKernels.full`."""
+        sampler.full(self._columns, self._marks, store, rules, end)

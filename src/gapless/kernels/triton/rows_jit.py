@@ -93,8 +93,9 @@ def advanced(own, state, place, ends, counting, resets, on_limit, following, LEF
 
 
 @triton.jit
-def told(line, step, row, epoch, flags, token, first, second, wished, ALTERNATIVES: tl.constexpr, WIDTH: tl.constexpr):
-    """Write a line without logprobs, if it was wished for."""
+def told(line, step, row, epoch, flags, token, first, second, logprob, wished, ALTERNATIVES: tl.constexpr,
+         WIDTH: tl.constexpr, UPTO: tl.constexpr):
+    """Write the first UPTO fields of a line without alternatives, if it was wished for."""
     field = tl.arange(0, 64)
     said = tl.where((field >= ALTERNATIVES) & (field < (ALTERNATIVES + WIDTH) // 2), -1.0, 0.0).to(tl.float64)
     said = tl.where(field == 0, step.to(tl.float64), said)
@@ -104,26 +105,23 @@ def told(line, step, row, epoch, flags, token, first, second, wished, ALTERNATIV
     said = tl.where(field == 4, token.to(tl.float64), said)
     said = tl.where(field == 5, first, said)
     said = tl.where(field == 6, second, said)
-    tl.store(line + field, said, mask=(field < WIDTH) & wished)
+    said = tl.where(field == ALTERNATIVES - 1, logprob, said)
+    tl.store(line + field, said, mask=(field < UPTO) & wished)
 
 
 @triton.jit
-def greedy(
-    step, rows, asked, logits, lines, coord, size, counts, reals,
-    masks, mask, classes, following, head, ends, counting, resets, on_limit,
-    COUNTS: tl.constexpr, REALS: tl.constexpr, CLASSES: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr,
-    SPATIAL: tl.constexpr, TOKEN: tl.constexpr, POSITION: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr,
-    LEFT_NEXT: tl.constexpr, OBJECTS_LEFT: tl.constexpr, DONE: tl.constexpr, EPOCH: tl.constexpr, VALUE: tl.constexpr,
-    ALTERNATIVES: tl.constexpr, WIDTH: tl.constexpr, POISON: tl.constexpr, NOTHING: tl.constexpr, SAMPLE: tl.constexpr,
-    COORD: tl.constexpr, SIZE: tl.constexpr, STOP: tl.constexpr, LENGTH: tl.constexpr, NONFINITE: tl.constexpr,
-    MUTED: tl.constexpr,
+def ended(
+    at, row, wish, token, usable, coord, size, counts, reals,
+    classes, following, head, ends, counting, resets, on_limit,
+    COUNTS: tl.constexpr, REALS: tl.constexpr, CLASSES: tl.constexpr, SPATIAL: tl.constexpr, TOKEN: tl.constexpr,
+    POSITION: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr, LEFT_NEXT: tl.constexpr,
+    OBJECTS_LEFT: tl.constexpr, DONE: tl.constexpr, VALUE: tl.constexpr, POISON: tl.constexpr, NOTHING: tl.constexpr,
+    SAMPLE: tl.constexpr, COORD: tl.constexpr, SIZE: tl.constexpr, STOP: tl.constexpr, LENGTH: tl.constexpr,
+    NONFINITE: tl.constexpr, MUTED: tl.constexpr,
 ):
-    """The end of a step for row number `program_id` of it."""
-    at = tl.program_id(0)
-    row, wish = tl.load(rows + at), tl.load(asked + at)
+    """Move a row on with its token -> its flags, what to say (POISON for a row that does not move), and two values."""
     own = counts + row * COUNTS
     state, position = tl.load(own + STATE), tl.load(own + POSITION)
-    token, usable = likeliest(logits + at * VOCAB, masks + tl.load(mask + state) * VOCAB, VOCAB, BLOCK)
     place = state * CLASSES + tl.load(classes + token)
     state, left, objects, ending, over = advanced(
         own, state, place, ends, counting, resets, on_limit, following, LEFT, LEFT_NEXT, OBJECTS_LEFT
@@ -145,5 +143,29 @@ def greedy(
     tl.store(reals + row * REALS + VALUE, first, mask=moves)
     tl.store(reals + row * REALS + VALUE + 1, second, mask=moves)
     tl.store(own + DONE, 1, mask=(wish != NOTHING) & (flags != 0))
-    told(lines + at * WIDTH, tl.load(step), row, tl.load(own + EPOCH), flags, tl.where(moves, token, POISON), first,
-         second, wish != NOTHING, ALTERNATIVES, WIDTH)
+    return flags, tl.where(moves, token, POISON), first, second
+
+
+@triton.jit
+def greedy(
+    step, rows, asked, logits, lines, coord, size, counts, reals,
+    masks, mask, classes, following, head, ends, counting, resets, on_limit,
+    COUNTS: tl.constexpr, REALS: tl.constexpr, CLASSES: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr,
+    SPATIAL: tl.constexpr, TOKEN: tl.constexpr, POSITION: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr,
+    LEFT_NEXT: tl.constexpr, OBJECTS_LEFT: tl.constexpr, DONE: tl.constexpr, EPOCH: tl.constexpr, VALUE: tl.constexpr,
+    ALTERNATIVES: tl.constexpr, WIDTH: tl.constexpr, POISON: tl.constexpr, NOTHING: tl.constexpr, SAMPLE: tl.constexpr,
+    COORD: tl.constexpr, SIZE: tl.constexpr, STOP: tl.constexpr, LENGTH: tl.constexpr, NONFINITE: tl.constexpr,
+    MUTED: tl.constexpr,
+):
+    """The end of a step for row number `program_id` of it."""
+    at = tl.program_id(0)
+    row, wish = tl.load(rows + at), tl.load(asked + at)
+    own = counts + row * COUNTS
+    token, usable = likeliest(logits + at * VOCAB, masks + tl.load(mask + tl.load(own + STATE)) * VOCAB, VOCAB, BLOCK)
+    flags, said, first, second = ended(
+        at, row, wish, token, usable, coord, size, counts, reals, classes, following, head, ends, counting, resets,
+        on_limit, COUNTS, REALS, CLASSES, SPATIAL, TOKEN, POSITION, STATE, LEFT, LEFT_NEXT, OBJECTS_LEFT, DONE, VALUE,
+        POISON, NOTHING, SAMPLE, COORD, SIZE, STOP, LENGTH, NONFINITE, MUTED
+    )
+    told(lines + at * WIDTH, tl.load(step), row, tl.load(own + EPOCH), flags, said, first, second, 0.0,
+         wish != NOTHING, ALTERNATIVES, WIDTH, WIDTH)
