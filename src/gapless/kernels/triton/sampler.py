@@ -21,8 +21,10 @@ BINS = 1024
 """Of weights, as in the kernels."""
 SUM_BITS = 62
 """A row's weights sum to less than 2 to this."""
-SOME, FEW = 1024, 256
-"""Entries of a list that are looked at together, and with their parts of the row."""
+SOME = 1024
+"""Entries of a list that are looked at together."""
+PAIRS = 8192
+"""Pairs of an entry and a part of the row that are looked at together."""
 WARPS = 8
 
 
@@ -60,7 +62,7 @@ def full(of: Columns, marks: Marks, store: Rows, rules: Automata, end: Ends) -> 
     chunk = min(CHUNK, triton.next_power_of_2(vocab))
     chunks, tops, masked = triton.cdiv(vocab, chunk), (of.width - of.alternatives) // 2, end.masks is not None
     up, bits = triton.next_power_of_2(chunks), SUM_BITS - (vocab - 1).bit_length()
-    one, wide = 2.0**bits, (store.counts.shape[1], store.reals.shape[1])
+    one, wide, few = 2.0**bits, (store.counts.shape[1], store.reals.shape[1]), max(16, PAIRS // up)
     has = Scratch.of(count, vocab, chunks, tops, end.logits.device)
     masks = rules.masks if end.masks is None else end.masks
     coord, size = (end.logits,) * 2 if end.values is None else (value.contiguous() for value in end.values)
@@ -82,7 +84,7 @@ def full(of: Columns, marks: Marks, store: Rows, rules: Automata, end: Ends) -> 
         end.step, end.rows, end.asked, end.logits, end.lines, coord, size, store.counts, store.reals, has.floats,
         has.ints, has.longs, has.weights, has.listed, rules.classes, rules.following, rules.head, rules.ends,
         rules.counts, rules.resets, rules.on_limit, *wide, rules.following.shape[1], vocab, one, chunk, chunks, up,
-        tops, triton.next_power_of_2(chunks * tops), SOME, FEW, triton.next_power_of_2(tops), end.values is not None,
+        tops, triton.next_power_of_2(chunks * tops), SOME, few, triton.next_power_of_2(tops), end.values is not None,
         of.token, of.position, of.state, of.left, of.left_next, of.objects_left, of.done, of.epoch, of.seed,
         of.top_logprobs, of.value, of.temperature, of.top_p, of.alternatives, of.width, of.poison, marks.nothing,
         marks.sample, marks.coord, marks.size, marks.stop, marks.length, marks.nonfinite, marks.muted,

@@ -1,16 +1,10 @@
 """The kernels that sample: rows in parts, four launches, and whole numbers throughout. `sampler.py` launches them.
 
 `survey` finds each row's best logit, `weigh` turns logits into weights and sums them, `narrow` finds the bin of weights
-in which top-p ends, and `finish` settles the rest of a row: the exact edge, the draw, logprobs, the end of its step.
-The arithmetic is that of `device.sampler`, which is the specification: weights are exponentials in fixed point, so sums
-do not depend on their order, and what arrives by atomics is integers alone. A part that has nothing to do ends at once:
-a row that draws nothing and wants no logprobs costs its survey.
-
-Top-p keeps all ids before which at most a share of the weight lies, likeliest first. Its edge is the least key (a logit
-as an ordered integer) above which at most that much lies, however it is found. Here: weights fall into bins of equal
-width in their logarithm, as many as suit the row; the edge is in one of them, known exactly from the bins' sums; the ids
-of that bin are listed, and the keys among them bisected. The order of a list depends on timing, what is read from it
-does not.
+in which top-p ends, and `finish` settles the rest of a row: the exact edge and the draw (`nucleus_jit`), logprobs, the
+end of its step. The arithmetic is that of `device.sampler`, which is the specification: weights are exponentials in
+fixed point, so sums do not depend on their order, and what arrives by atomics is integers alone. A part that has
+nothing to do ends at once: a row that draws nothing and wants no logprobs costs its survey.
 
 Scratch, per row of B, in `CHUNKS` parts of `CHUNK` ids: `floats` [3, CHUNKS]: highest logit, best allowed one, least
 finite one; `ints` [CHUNKS + 2]: where the best ones are, how many ids are listed, by how much a weight's bits are
@@ -21,24 +15,19 @@ temperature, and the likeliest ids; `bins` [BINS], `weights` [VOCAB] and `listed
 import triton
 import triton.language as tl
 
+from gapless.kernels.triton.nucleus_jit import drawn, ordered
 from gapless.kernels.triton.rows_jit import ended, told
 
 LOWEST = tl.constexpr(-(2**63))
 """Less than any key with its id."""
 LAST = tl.constexpr(2**32 - 1)
-LEAST_KEY, GREATEST_KEY = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
+FAR = tl.constexpr(2**31 - 1)
+"""No id is so large."""
 BINS_BITS = tl.constexpr(10)
 BINS = tl.constexpr(1 << 10)
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15 - 2**64)
 FIRST = tl.constexpr(0xBF58476D1CE4E5B9 - 2**64)
 SECOND = tl.constexpr(0x94D049BB133111EB - 2**64)
-
-
-@triton.jit
-def ordered(logit):
-    """Float32 -> int32 in the same order; both zeros are one."""
-    bits = tl.where(logit == 0, 0.0, logit).to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
@@ -99,7 +88,7 @@ def overall(floats, ints, at, CHUNKS: tl.constexpr, UP: tl.constexpr):
     least = tl.min(tl.load(own + 2 * CHUNKS, mask=there, other=float("inf")), 0)
     best = tl.max(bests, 0)
     found = tl.load(ints + at * (CHUNKS + 2) + part, mask=there, other=0)
-    token = tl.min(tl.where(there & (bests == best), found, GREATEST_KEY), 0)
+    token = tl.min(tl.where(there & (bests == best), found, FAR), 0)
     usable = (highest < float("inf")) & (best > -float("inf"))
     return best, tl.where(usable, token, 0).to(tl.int64), least, usable
 
@@ -174,9 +163,9 @@ def weigh(rows, asked, logits, counts, reals, masks, mask, floats, ints, longs, 
         asked, own, reals + row * REALS, at, SAMPLE, DONE, TOP_LOGPROBS, TEMPERATURE, TOP_P
     )
     if (temperature > 0) | (wanted >= 0):
-        best, token, least, usable = overall(floats, ints, at, CHUNKS, UP)
+        best, _token, least, usable = overall(floats, ints, at, CHUNKS, UP)
         if usable:
-            id, logit, masked = portion(logits, masks, mask, own, at, part, STATE, VOCAB, CHUNK, MASKED)
+            id, _logit, masked = portion(logits, masks, mask, own, at, part, STATE, VOCAB, CHUNK, MASKED)
             sums = longs + at * ((3 + TOPS) * CHUNKS) + part
             if temperature > 0:
                 weight = weighed(masked, best, temperature, ONE)
@@ -202,11 +191,11 @@ def narrow(rows, asked, counts, reals, floats, ints, longs, bins, weights, liste
     """A part of a row with a top-p: the weight over the edge's bin, and which ids are in it."""
     at, part = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
     row = tl.load(rows + at)
-    temperature, top_p, wanted = wishes(
+    temperature, top_p, _wanted = wishes(
         asked, counts + row * COUNTS, reals + row * REALS, at, SAMPLE, DONE, TOP_LOGPROBS, TEMPERATURE, TOP_P
     )
     if (temperature > 0) & (top_p < 1):
-        best, token, least, usable = overall(floats, ints, at, CHUNKS, UP)
+        _best, _token, _least, usable = overall(floats, ints, at, CHUNKS, UP)
         if usable:
             sums, some = longs + at * ((3 + TOPS) * CHUNKS), ints + at * (CHUNKS + 2) + CHUNKS
             near = tl.arange(0, UP)
@@ -221,124 +210,6 @@ def narrow(rows, asked, counts, reals, floats, ints, longs, bins, weights, liste
             inside = ((weight > 0) & (bin == edge)).to(tl.int32)
             first = tl.atomic_add(some, tl.sum(inside, 0), sem="relaxed")
             tl.store(listed + at * VOCAB + first + tl.cumsum(inside, 0) - 1, id, mask=inside > 0)
-
-
-@triton.jit
-def entries(listed, logits, weights, first, count, SOME: tl.constexpr):
-    """SOME entries of a list from `first` on: ids, keys, weights, and whether there are so many."""
-    near = first + tl.arange(0, SOME)
-    there = near < count
-    id = tl.load(listed + near, mask=there, other=0)
-    key = ordered(tl.load(logits + id, mask=there, other=0.0))
-    return id, key, tl.load(weights + id, mask=there, other=0), there
-
-
-@triton.jit
-def parted(listed, logits, weights, count, middle, SOME: tl.constexpr):
-    """Of a list: the weight of keys over `middle`, the least of these keys, and the greatest of the others."""
-    over = tl.zeros([SOME], tl.int64)
-    up = tl.full([SOME], GREATEST_KEY, tl.int32)
-    down = tl.full([SOME], LEAST_KEY, tl.int32)
-    for first in range(0, count, SOME):
-        id, key, weight, there = entries(listed, logits, weights, first, count, SOME)
-        high = key > middle
-        over += tl.where(there & high, weight, 0)
-        up = tl.minimum(up, tl.where(there & high, key, GREATEST_KEY))
-        down = tl.maximum(down, tl.where(there & (high == 0), key, LEAST_KEY))
-    return tl.sum(over, 0), tl.min(up, 0), tl.max(down, 0)
-
-
-@triton.jit
-def tied(listed, logits, weights, count, edge, last, SOME: tl.constexpr):
-    """Of a list: how many ids up to `last` have the key `edge`, and the weight of one."""
-    ties = tl.zeros([SOME], tl.int32)
-    each = tl.zeros([SOME], tl.int64)
-    for first in range(0, count, SOME):
-        id, key, weight, there = entries(listed, logits, weights, first, count, SOME)
-        equal = there & (key == edge) & (id <= last)
-        ties += equal.to(tl.int32)
-        each = tl.maximum(each, tl.where(equal, weight, 0))
-    return tl.sum(ties, 0), tl.max(each, 0)
-
-
-@triton.jit
-def key_at(listed, logits, weights, count, above, limit, SOME: tl.constexpr):
-    """The edge: the least key of a list with at most `limit` over it, and how much that is; `above` is over them all.
-
-    Keys that are there are halved, so equal ones take no step. `LEAST_KEY` if all of the list is within the limit.
-    """
-    total, low, down = parted(listed, logits, weights, count, LEAST_KEY, SOME)
-    over, up, high = parted(listed, logits, weights, count, GREATEST_KEY, SOME)
-    if (above + total).to(tl.float64) <= limit:
-        low = low * 0 + LEAST_KEY
-        high = low
-    while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64)) >> 1).to(tl.int32)
-        over, up, down = parted(listed, logits, weights, count, middle, SOME)
-        within = (above + over).to(tl.float64) <= limit
-        high = tl.where(within, down, high)
-        low = tl.where(within, low, up)
-    over, up, down = parted(listed, logits, weights, count, high, SOME)
-    return high, above + over
-
-
-@triton.jit
-def id_at(listed, logits, weights, count, edge, over, limit, VOCAB: tl.constexpr, SOME: tl.constexpr):
-    """The last id that stays of those with the key `edge`: as many stay, by id, as begin within `limit`."""
-    ties, each = tied(listed, logits, weights, count, edge, VOCAB, SOME)
-    stay, most = tl.minimum(ties, 1), ties
-    while stay < most:
-        middle = (stay + most + 1) >> 1
-        within = (over + (middle - 1).to(tl.int64) * each).to(tl.float64) <= limit
-        stay = tl.where(within, middle, stay)
-        most = tl.where(within, most, middle - 1)
-    low = tl.where(stay < ties, 0, VOCAB)
-    high = low * 0 + VOCAB
-    while low < high:
-        middle = (low + high) >> 1
-        found, each = tied(listed, logits, weights, count, edge, middle, SOME)
-        high = tl.where(found >= stay, middle, high)
-        low = tl.where(found >= stay, low, middle + 1)
-    return high
-
-
-@triton.jit
-def kept_by_part(listed, logits, weights, count, edge, last, CHUNK: tl.constexpr, UP: tl.constexpr,
-                 SOME: tl.constexpr):
-    """The weight of a list's ids that stay, by the part of the row they are in."""
-    part = tl.arange(0, UP)
-    kept = tl.zeros([UP], tl.int64)
-    for first in range(0, count, SOME):
-        id, key, weight, there = entries(listed, logits, weights, first, count, SOME)
-        stays = there & ((key > edge) | ((key == edge) & (id <= last)))
-        mine = stays[:, None] & ((id // CHUNK)[:, None] == part[None, :])
-        kept += tl.sum(tl.where(mine, weight[:, None], 0), 0)
-    return kept
-
-
-@triton.jit
-def drawn(logits, weights, listed, longs, count, top_p, u, VOCAB: tl.constexpr, CHUNK: tl.constexpr,
-          CHUNKS: tl.constexpr, UP: tl.constexpr, SOME: tl.constexpr, FEW: tl.constexpr):
-    """A token: the first id up to which more than u of the weight that stays has been reached. All of one row."""
-    part = tl.arange(0, UP)
-    kept = tl.load(longs + part, mask=part < CHUNKS, other=0)
-    edge = count * 0 + LEAST_KEY
-    last = count * 0 + VOCAB
-    if top_p < 1:
-        limit = top_p * tl.sum(kept, 0).to(tl.float64)
-        kept = tl.load(longs + CHUNKS + part, mask=part < CHUNKS, other=0)
-        edge, over = key_at(listed, logits, weights, count, tl.sum(kept, 0), limit, SOME)
-        last = id_at(listed, logits, weights, count, edge, over, limit, VOCAB, SOME)
-        kept += kept_by_part(listed, logits, weights, count, edge, last, CHUNK, UP, FEW)
-    total = tl.sum(kept, 0)
-    target = tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1)
-    place = tl.sum((tl.cumsum(kept, 0) <= target).to(tl.int32), 0)
-    before = tl.sum(tl.where(part < place, kept, 0), 0)
-    id = place * CHUNK + tl.arange(0, CHUNK)
-    weight = tl.load(weights + id, mask=id < VOCAB, other=0)
-    key = ordered(tl.load(logits + id, mask=id < VOCAB, other=0.0))
-    weight = tl.where((key > edge) | ((key == edge) & (id <= last)), weight, 0)
-    return tl.min(tl.where(before + tl.cumsum(weight, 0) > target, id, VOCAB - 1), 0).to(tl.int64)
 
 
 @triton.jit
@@ -394,7 +265,7 @@ def finish(
         temperature, top_p, wanted = wishes(
             asked, own, reals + row * REALS, at, SAMPLE, DONE, TOP_LOGPROBS, TEMPERATURE, TOP_P
         )
-        best, token, least, usable = overall(floats, ints, at, CHUNKS, UP)
+        best, token, _least, usable = overall(floats, ints, at, CHUNKS, UP)
         logit, sums = logits + at * VOCAB, longs + at * ((3 + TOPS) * CHUNKS)
         if (temperature > 0) & usable:
             u = uniform(tl.load(own + SEED), tl.load(own + POSITION) + 1)
