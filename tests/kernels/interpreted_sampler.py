@@ -1,4 +1,4 @@
-"""Run by itself, with TRITON_INTERPRET=1: the kernels that sample, on the CPU, against the plain lines, to the bit.
+"""Run by itself, with TRITON_INTERPRET=1: the kernels that end a step, on the CPU, against the plain lines, to the bit.
 
 Numpy's exponential and logarithm, which the interpreter has, stand in for torch's: the last bit may be another one.
 """
@@ -44,6 +44,7 @@ def same(of: Scene, kind: TailKind) -> Tensor:
     [
         (0, 64, 14, FULL[0]),
         (1, 64, 14, MASKED),
+        (3, 64, 14, KINDS[1]),
         *(pytest.param(2, 3000, 26, kind, marks=pytest.mark.slow) for kind in FULL),
     ],
 )

@@ -12,6 +12,7 @@ Rows choose with `torch.where`; only what no row of a batch can need is left out
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from gapless.device.rows import RowStore
 from gapless.device.sampler import Draws, Params, sample_rows
 from gapless.device.tables import Advance, DeviceTable
 from gapless.kernels.rows import Ends
-from gapless.models.base import Model
 from gapless.records import POISON, Flags, Ints, RowStart, ValueHead
 
 
@@ -88,10 +88,18 @@ class Batch:
         return Batch(self.step, *(part[:count] for part in parts))
 
 
+class Heads(Protocol):
+    """What a tail asks of a model, see `Model`."""
+
+    def values(self, hidden: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """See `Model`."""
+        ...
+
+
 class Tail:
     """Samples rows of one store with one model's value heads and automata."""
 
-    def __init__(self, model: Model, table: DeviceTable, rows: RowStore) -> None:
+    def __init__(self, model: Heads, table: DeviceTable, rows: RowStore) -> None:
         self._model = model
         self._table = table
         self._rows = rows
