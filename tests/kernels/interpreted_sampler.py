@@ -17,7 +17,7 @@ from gapless.device.packet import Asked, Count, Real
 from gapless.device.quick_rows import COLUMNS, MARKS
 from gapless.device.sampler import uniform
 from gapless.device.tail import KINDS, MASKED, TailKind
-from gapless.kernels.triton import sampler_jit
+from gapless.kernels.triton import nucleus_jit, sampler_jit
 from gapless.kernels.triton.rows import TritonRows
 
 CPU = torch.device("cpu")
@@ -103,3 +103,21 @@ def test_the_hash_is_the_same() -> None:
     out = torch.empty(64, dtype=torch.float64)
     hashes[(1,)](seeds, positions, out, 64)
     assert torch.equal(out, uniform(seeds, positions))
+
+
+@triton.jit
+def lots(logits, weights, listed, longs, draws, out):
+    at = tl.program_id(0)
+    u = tl.load(draws + at)
+    tl.store(out + at, nucleus_jit.drawn(logits, weights, listed, longs, 0, 1.0 + u * 0, u, 8, 4, 2, 2, 16, 16))
+
+
+def test_a_draw_at_a_border_goes_to_the_id_behind_it() -> None:
+    """Weights 0 1 1 0 | 0 2 0 0 in parts of four: what is drawn is a multiple of a quarter, or just less."""
+    weights = torch.tensor([0, 1, 1, 0, 0, 2, 0, 0]) * 2**40
+    logits = torch.where(weights > 0, weights.double().log2(), -torch.inf).float()
+    draws = torch.tensor([0.0, 0.25, 0.5, 0.75, *(x - 2**-53 for x in (0.25, 0.5, 1.0))], dtype=torch.float64)
+    longs = torch.tensor([2**41, 2**41])
+    out = torch.empty(7, dtype=torch.int64)
+    lots[(7,)](logits, weights, torch.zeros(8, dtype=torch.int32), longs, draws, out)
+    assert out.tolist() == [1, 2, 5, 5, 1, 2, 5]
