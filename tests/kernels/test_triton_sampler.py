@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 
-@pytest.mark.parametrize(
-    ("which", "count"), [("not slow", 6), pytest.param("slow", 16, marks=pytest.mark.slow)], ids=["quick", "slow"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("which", "count"), [("not slow", 6), ("slow", 16)], ids=["quick", "slow"])
 def test_sampling_is_right_when_interpreted(which: str, count: int) -> None:
     command = [
         sys.executable,
