@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("wish", "rows", "kernels", "read_mb", "us", "torch_us", "floor_us", "roofline_share")
 WISHES = ("greedy", "default", "open", "flat", "logprobs", "mixed")
+DRAWN = ("greedy", "default", "logprobs")
 REPEATS = {"cpu": 3, "cuda": 30}
 SECONDS = 60.0
 
@@ -55,14 +56,19 @@ class Sampler:
         return len(report["rows"]) == len(WISHES) * len(self.rows)
 
     def draw(self, report: Report) -> Image:
-        """See `Benchmark`: microseconds of a step's end, beside torch's."""
+        """See `Benchmark`: milliseconds of a step's end, beside torch's, of the wishes in `DRAWN`."""
         from gapless.bench.bar_plot import Cluster, Style, draw_bars
 
         clusters = [
-            Cluster(f"{row['rows']} rows", row["wish"], (row["torch_us"] or row["us"], row["us"]))
+            Cluster(
+                f"{row['rows']} row{'s' * (row['rows'] > 1)}",
+                row["wish"],
+                ((row["torch_us"] or row["us"]) / 1e3, row["us"] / 1e3),
+            )
             for row in report["rows"]
+            if row["wish"] in DRAWN
         ]
-        title = "The end of a step: microseconds"
+        title = "The end of a step: milliseconds"
         return draw_bars(clusters, Style(("torch", "measured")), title, described(report))
 
 
