@@ -106,11 +106,12 @@ def test_a_hundred_relaunches_are_the_same_bits(last):
             assert torch.equal(room.nan_to_num(7.0), right.nan_to_num(7.0))
 
 
-@pytest.mark.parametrize("name", ["small", "small-3"])
+@pytest.mark.parametrize(("name", "dtype"), [("small", "bfloat16"), ("small-3", "float16")])
 @torch.inference_mode()
-def test_a_whole_pass_is_what_one_after_the_other_leaves_and_says(name):
-    """Eager, and in a graph over other sequences' numbers; a hundred replays are the same bits."""
-    model = random_model(name, "cuda:0").model
+def test_a_whole_pass_is_what_one_after_the_other_leaves_and_says(name, dtype):
+    """Eager, and in a graph over other sequences' numbers; a hundred replays are the same bits. With experts the
+    coarser roundings of bfloat16 would now and then swap the last one that a token takes."""
+    model = random_model(name, "cuda:0", dtype).model
     prompts = PackedText.of(model.text, 0, 16, 256, 5)
     assert prompts is not None
     graph, pool = torch.cuda.CUDAGraph(), None

@@ -18,7 +18,7 @@ ALIGNED = [["tt.divisibility", 16]]
 SIZES = {"moondream-2": (2048, 8192, 32), "glint": (256, 512, 4)}
 
 
-def kernels(size, tile, kind, page, scaled):
+def kernels(size, tile, kind, page, scaled, bulk):
     """(kernel, pointer and scalar types, constants, warps)."""
     dim, fed, heads = SIZES[size]
     half, wide, index, long = f"*{kind}", "*fp32", "*i32", "*i64"
@@ -38,10 +38,12 @@ def kernels(size, tile, kind, page, scaled):
         4,
     )
     for last in (False, True):
+        described = f"tensordesc<{kind}[{tile.keys}, {dim // heads}]>" if bulk else half
         yield (
             prompt.attend,
-            {**caches, "tiles": index, "sees": index, "factor": "fp32"},
-            {**both, "SCALED": scaled, "LAST": last, "BM": tile.rows, "BN": tile.keys, "STAGES": tile.stages},
+            {**caches, "described": described, "tiles": index, "sees": index, "factor": "fp32"},
+            {**both, "SCALED": scaled, "LAST": last, "BM": tile.rows, "BN": tile.keys, "STAGES": tile.stages}
+            | {"BULK": bulk},
             tile.warps,
         )
     yield (
@@ -57,7 +59,7 @@ def main(capability: int) -> None:
     """One line a kernel: what it is, and its shared memory."""
     shared = SHARED[capability] * 1024
     for size, kind, page, scaled in (("moondream-2", "bf16", 16, True), ("glint", "fp16", 64, False)):
-        for kernel, types, constants, warps in kernels(size, PROMPT, kind, page, scaled):
+        for kernel, types, constants, warps in kernels(size, PROMPT, kind, page, scaled, capability >= 90):
             source = ASTSource(
                 kernel,
                 {**types, **dict.fromkeys(constants, "constexpr")},

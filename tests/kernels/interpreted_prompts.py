@@ -23,9 +23,9 @@ SCENES: list[tuple[list[Piece], dict[str, Any]]] = [
 def main() -> None:
     """One line a scene and way of looking: how far keys, values and inner are from float64, and tails; then norms."""
     tile = PromptTile(32, 16, 4, 2)
-    kernels = TritonPrompts(tile)
     for number, (pieces, how) in enumerate(SCENES):
         for last in (False, True):
+            kernels = TritonPrompts(tile, bulk=(number + last) % 2 == 0)
             scene = draw_prompts(pieces, number, tile=tile.rows, **how)
             keys, values, inner = feed_plainly(scene, last)
             kernels.place(scene.up, scene.keys, scene.values, scene.runs, scene.turns, scene.inner)

@@ -70,7 +70,7 @@ class PromptKernels(Protocol):
 
     def place(self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor) -> None:
         """Keys, turned, and values, scaled, into their pages [pages, H, page, D / H]; the GELU of what is fed, in inner
-        behind D numbers."""
+        behind D numbers. What it leaves of keys and values in `up` is for `attend` alone."""
         ...
 
     def attend(

@@ -66,7 +66,8 @@ def stretch(said, levels, token, t, there, own, part, H: tl.constexpr):
 def place(up, keys, values, runs, of, tables, cos, sin, said, levels, inner, tokens, entries, D: tl.constexpr,
           FF: tl.constexpr, UP: tl.constexpr, INNER: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr,
           PAGE: tl.constexpr, SCALED: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr):
-    """up [T, UP], of which 3 D are queries, keys and values -> keys, turned, and values into their pages.
+    """up [T, UP], of which 3 D are queries, keys and values -> keys, turned, and values, scaled, into their pages, and
+    back to where they were.
 
     Behind those, if FF > 0, what feeds the feed-forward -> its GELU in inner [T, INNER], behind D numbers. `of` int32
     [T]: each token's run, -1 for none. Programs along the second axis: H heads, then FF / BF parts.
@@ -86,12 +87,15 @@ def place(up, keys, values, runs, of, tables, cos, sin, said, levels, inner, tok
         d = tl.arange(0, WIDE)
         to = cells(table, t, there, base, source, own, H, PAGE, WIDE)
         at = up + row * UP + own * WIDE
-        k = turned(at + D, d, t, there, cos, sin, ROTARY)
-        tl.store(keys + to[:, None] + d[None, :], k.to(keys.dtype.element_ty), mask=there[:, None])
+        k = turned(at + D, d, t, there, cos, sin, ROTARY).to(keys.dtype.element_ty)
+        tl.debug_barrier()  # all have read what is overwritten
+        tl.store(keys + to[:, None] + d[None, :], k, mask=there[:, None])
+        tl.store((at + D)[:, None] + d[None, :], k, mask=there[:, None])
         v = tl.load((at + 2 * D)[:, None] + d[None, :], mask=there[:, None], other=0.0)
         if SCALED:
             by = stretch(said, levels, row, t, there, own, 1, H)
             v = (v.to(tl.float32) * by[:, None]).to(values.dtype.element_ty)
+            tl.store((at + 2 * D)[:, None] + d[None, :], v, mask=there[:, None])
         tl.store(values + to[:, None] + d[None, :], v, mask=there[:, None])
     else:
         f = (own - H) * BF + tl.arange(0, BF)
@@ -101,40 +105,69 @@ def place(up, keys, values, runs, of, tables, cos, sin, said, levels, inner, tok
 
 
 @triton.jit
-def viewed(q, keys, values, table, base, source, own, see, begin, end, best, weight, total, factor,
-           H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
-           HIDES: tl.constexpr):
-    """The running softmax of queries [BM, WIDE] over positions begin..end-1, BN at a time. `HIDES`: some queries see
-    fewer of them; else they see all, and these are whole tiles."""
+def joined(q, k, v, seen, best, weight, total, factor, HIDES: tl.constexpr):
+    """The running softmax of queries [BM, WIDE] with BN more keys and values. `HIDES`: those that are not seen."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if HIDES:
+        score = tl.where(seen, score, -1e30)
+    now = tl.maximum(best, tl.max(score, 1))
+    p = tl.exp2(score * factor - (now * factor)[:, None])
+    fade = tl.exp2((best - now) * factor)
+    weight = weight * fade + tl.sum(p, 1)
+    total = tl.dot(p.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
+    return now, weight, total
+
+
+@triton.jit
+def earlier(q, keys, values, table, base, source, own, end, best, weight, total, factor, H: tl.constexpr,
+            PAGE: tl.constexpr, WIDE: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr):
+    """What all queries see in pages: positions 0..end - 1, BN at a time."""
     d = tl.arange(0, WIDE)
-    for start in tl.range(begin, end, BN, num_stages=STAGES):
+    for start in tl.range(0, end, BN, num_stages=STAGES):
         t = start + tl.arange(0, BN)
         there = t < end
         at = cells(table, t, there, base, source, own, H, PAGE, WIDE)
-        if HIDES:
-            k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
-            v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
+        k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
+        v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
+        best, weight, total = joined(q, k, v, there[None, :], best, weight, total, factor, True)
+    return best, weight, total
+
+
+@triton.jit
+def fresh(q, up, described, first, column, see, begin, end, best, weight, total, factor, D: tl.constexpr,
+          UP: tl.constexpr, WIDE: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, HIDES: tl.constexpr,
+          BULK: tl.constexpr):
+    """What queries see of their own run: its tokens begin..end - 1, BN at a time. `HIDES`: some queries see fewer of
+    them, and the last tile may not be whole; else they see all. `BULK`: tiles come by tensor descriptor."""
+    d = column + tl.arange(0, WIDE)
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        t = start + tl.arange(0, BN)
+        there = (t < end)[:, None]
+        if BULK:
+            k = described.load([first + start, D + column])
+            v = described.load([first + start, 2 * D + column])
+            if HIDES:
+                v = tl.where(there, v, 0.0)
         else:
-            k = tl.load(keys + at[:, None] + d[None, :])
-            v = tl.load(values + at[:, None] + d[None, :])
-        score = tl.dot(q, tl.trans(k), input_precision="ieee")
-        if HIDES:
-            score = tl.where(t[None, :] < see[:, None], score, -1e30)
-        now = tl.maximum(best, tl.max(score, 1))
-        p = tl.exp2((score - now[:, None]) * factor)
-        fade = tl.exp2((best - now) * factor)
-        weight = weight * fade + tl.sum(p, 1)
-        total = tl.dot(p.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
-        best = now
+            at = up + (first + t).to(tl.int64)[:, None] * UP + d[None, :]
+            if HIDES:
+                k = tl.load(at + D, mask=there, other=0.0)
+                v = tl.load(at + 2 * D, mask=there, other=0.0)
+            else:
+                k = tl.load(at + D)
+                v = tl.load(at + 2 * D)
+        seen = t[None, :] < see[:, None]
+        best, weight, total = joined(q, k, v, seen, best, weight, total, factor, HIDES)
     return best, weight, total
 
 
 @triton.jit(do_not_specialize=["entries"])
-def attend(up, keys, values, runs, tiles, sees, tables, cos, sin, said, levels, inner, entries, factor,
+def attend(up, described, keys, values, runs, tiles, sees, tables, cos, sin, said, levels, inner, entries, factor,
            D: tl.constexpr, UP: tl.constexpr, INNER: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr,
            PAGE: tl.constexpr, SCALED: tl.constexpr, LAST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-           STAGES: tl.constexpr):
-    """up [T, UP], whose first D are queries -> what they see, in the first D of inner [T, INNER].
+           STAGES: tl.constexpr, BULK: tl.constexpr):
+    """up [T, UP], whose first 3 D are queries and what `place` made of keys and values -> what the queries see, in the
+    first D of inner [T, INNER].
 
     `tiles` int32 [N, 2]: a run, -1 for none, and how many of its tokens come before the tile's. `LAST`: tiles are the
     last token of each run instead. `factor`: by which scores are multiplied, as a power of two's exponent.
@@ -154,27 +187,31 @@ def attend(up, keys, values, runs, tiles, sees, tables, cos, sin, said, levels, 
         skipped = count - 1
     else:
         skipped = tl.load(tiles + 2 * tile + 1)
-    base, source = tl.load(mine + 3), tl.load(mine + 4)
-    table = tables + tl.load(mine + 5).to(tl.int64) * entries
+    first, position = tl.load(mine), tl.load(mine + 2)
     place = skipped + tl.arange(0, BM)
     there = place < count
-    token = (tl.load(mine) + place).to(tl.int64)
-    t = tl.load(mine + 2) + place
+    token = (first + place).to(tl.int64)
     d = tl.arange(0, WIDE)
-    q = turned(up + token * UP + own * WIDE, d, t, there, cos, sin, ROTARY)
+    q = turned(up + token * UP + own * WIDE, d, position + place, there, cos, sin, ROTARY)
     if SCALED:
-        q = q * stretch(said, levels, token, t, there, own, 0, H)[:, None]
+        q = q * stretch(said, levels, token, position + place, there, own, 0, H)[:, None]
     q = q.to(keys.dtype.element_ty)
     see = tl.load(sees + token, mask=there, other=0)
-    end = tl.max(see, 0)
-    clear = tl.min(tl.where(there, see, end), 0) // BN * BN
     best = tl.full([BM], -1e30, tl.float32)
     weight = tl.zeros([BM], tl.float32)
     total = tl.zeros([BM, WIDE], tl.float32)
-    best, weight, total = viewed(q, keys, values, table, base, source, own, see, 0, clear, best, weight, total, factor,
-                                 H, PAGE, WIDE, BN, STAGES, False)
-    best, weight, total = viewed(q, keys, values, table, base, source, own, see, clear, end, best, weight, total,
-                                 factor, H, PAGE, WIDE, BN, STAGES, True)
+    if position > 0:
+        base, source = tl.load(mine + 3), tl.load(mine + 4)
+        table = tables + tl.load(mine + 5).to(tl.int64) * entries
+        best, weight, total = earlier(q, keys, values, table, base, source, own, position, best, weight, total, factor,
+                                      H, PAGE, WIDE, BN, STAGES)
+    see -= position
+    end = tl.max(see, 0)
+    clear = tl.min(tl.where(there, see, end), 0) // BN * BN
+    best, weight, total = fresh(q, up, described, first, own * WIDE, see, 0, clear, best, weight, total, factor, D, UP,
+                                WIDE, BN, STAGES, False, BULK)
+    best, weight, total = fresh(q, up, described, first, own * WIDE, see, clear, end, best, weight, total, factor, D,
+                                UP, WIDE, BN, STAGES, True, BULK)
     to = inner + token[:, None] * INNER + own * WIDE + d[None, :]
     tl.store(to, (total / weight[:, None]).to(inner.dtype.element_ty), mask=there[:, None])
 

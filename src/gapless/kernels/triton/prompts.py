@@ -7,9 +7,11 @@ In and out as `kernels.prompts.PromptKernels`. Matrix products are the GEMM libr
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gapless.kernels.prompts import Runs, Turns
 from gapless.kernels.triton import prompt_jit
@@ -22,13 +24,17 @@ FED = 128
 """Numbers of the feed-forward that one program of `place` takes, at most."""
 PLACED = 32
 """Tokens that one program of `place` takes."""
+COPIES_TILES = (9, 0)
+"""The least compute capability with such an engine."""
 
 
 class TritonPrompts:
-    """See the module. `tile`: of attention."""
+    """See the module. `tile`: of attention. `bulk`: whether tiles of keys and values are read by the card's copy
+    engine; None: if it has one that takes tiles."""
 
-    def __init__(self, tile: PromptTile = PROMPT) -> None:
+    def __init__(self, tile: PromptTile = PROMPT, bulk: bool | None = None) -> None:
         self._tile = tile
+        self._bulk = bulk
         self.tile = tile.rows
         self.launches = 0
 
@@ -72,13 +78,13 @@ class TritonPrompts:
     ) -> None:
         """See `PromptKernels`."""
         heads, page, width = keys.shape[1:]
-        tile = self._tile
+        tile, bulk = self._tile, copies_tiles(up.device) if self._bulk is None else self._bulk
         self.launches += 1
         prompt_jit.attend[((runs.runs if last else runs.tiles).shape[0], heads)](
-            up, keys, values, runs.runs, runs.tiles, runs.sees, runs.tables, turns.cos, turns.sin, *_said(turns), inner,
-            runs.tables.shape[1], width**-0.5 / math.log(2.0), heads * width, up.shape[1], inner.stride(0), heads,
-            turns.cos.shape[1], page, turns.said is not None, last, tile.rows, tile.keys, tile.stages,
-            num_warps=tile.warps,
+            up, _described(up, tile.keys, width) if bulk else up, keys, values, runs.runs, runs.tiles, runs.sees,
+            runs.tables, turns.cos, turns.sin, *_said(turns), inner, runs.tables.shape[1], width**-0.5 / math.log(2.0),
+            heads * width, up.shape[1], inner.stride(0), heads, turns.cos.shape[1], page, turns.said is not None, last,
+            tile.rows, tile.keys, tile.stages, bulk, num_warps=tile.warps,
         )  # fmt: skip
 
     def tails(self, keys: Tensor, values: Tensor, runs: Runs) -> None:
@@ -88,6 +94,17 @@ class TritonPrompts:
         prompt_jit.tails[(runs.runs.shape[0], layers)](
             keys, values, runs.runs, runs.tables, layers, pages, runs.tables.shape[1], heads, page, width, num_warps=4
         )  # fmt: skip
+
+
+@cache
+def copies_tiles(device: torch.device) -> bool:
+    """Whether the GPU has a copy engine that takes tiles of matrices."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= COPIES_TILES
+
+
+def _described(up: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """The matrix as the GPU's copy engine reads it, in tiles."""
+    return TensorDescriptor(up, list(up.shape), list(up.stride()), [rows, columns])
 
 
 def _said(turns: Turns) -> tuple[Tensor, Tensor]:

@@ -78,5 +78,4 @@ class PromptTile:
 
 
 PROMPT = PromptTile(64, 64, 4, 3)
-"""On an H200 the fastest for one picture's prompt and for a few tokens behind one, and near the fastest for eight; its
-shared memory is what every card has."""
+"""On an H200 the fastest for one picture's prompt and for eight; every card has as much shared memory as it takes."""
