@@ -99,13 +99,15 @@ class CudaDeviceConfig:
 
     `buckets`: the batch sizes steps are padded to, None for the usual ones. A single one gives all steps the same
     arithmetic (tests of equality). `arena_bytes`: room for pictures on their way. `poison`: landing buffers are filled
-    with -1 at launch and freed pages with NaN (tests).
+    with -1 at launch and freed pages with NaN (tests). `plain`: rows go through torch alone, like a model that was
+    loaded so (to measure what kernels bring).
     """
 
     graphs: bool = True
     buckets: tuple[int, ...] | None = None
     arena_bytes: int = 64 * 2**20
     poison: bool = False
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,11 @@ def parser_of(name: str, description: str, device: str, seconds: float) -> argpa
     return parser
 
 
+def add_against_torch(parser: argparse.ArgumentParser) -> None:
+    """The option to measure beside torch's kernels: `against_torch`."""
+    parser.add_argument("--against-torch", action="store_true", help="again with torch's kernels alone, and the gain")
+
+
 def finish(benchmark: Benchmark, out: Path | None, png: Path | None, as_json: bool) -> int:
     """Measure, keep, show. Returns 0, 1 if something could not be measured, 2 if nothing could."""
     try:

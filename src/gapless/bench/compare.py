@@ -112,13 +112,18 @@ def _labelled(report: Mapping[str, Any]) -> dict[tuple[str, Label], Mapping[str,
         if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
             continue
         for row in rows:
-            label = tuple((name, value) for name, value in row.items() if _names_a_row(name, value))
+            label = label_of(row)
             key, again = (section, label), 1
             while key in found:
                 again += 1
                 key = (section, (*label, ("again", again)))
             found[key] = row
     return found
+
+
+def label_of(row: Mapping[str, Any]) -> Label:
+    """What a row is matched by."""
+    return tuple((name, value) for name, value in row.items() if _names_a_row(name, value))
 
 
 def _names_a_row(name: str, value: object) -> bool:

@@ -38,10 +38,11 @@ def open_device(
     graphs: bool = True,
     buckets: tuple[int, ...] | None = None,
     poison: bool = False,
+    plain: bool = False,
     runtime: Runtime | None = None,
 ) -> CudaDevice:
     """A CUDA device around a model that is on the GPU, its graphs captured. `buckets` None: the usual ones."""
-    cuda = CudaDeviceConfig(graphs=graphs, buckets=buckets, poison=poison)
+    cuda = CudaDeviceConfig(graphs=graphs, buckets=buckets, poison=poison, plain=plain)
     device = CudaDevice(model, table, config, cuda, runtime)
     for _ in device.prepare():
         pass
@@ -60,8 +61,10 @@ class CudaRig(Rig):
         graphs: bool = True,
         prompt: int = PROMPT,
         adapters: int = 0,
+        plain: bool = False,
     ) -> None:
         self._buckets = buckets
+        self._plain = plain
         self._graphs = graphs
         self._devices: dict[int, CudaDevice] = {}
         self._clocks: dict[str, dict[str, str]] = {"before": clocks(model.device.index or 0)}
@@ -76,7 +79,8 @@ class CudaRig(Rig):
         return f"cuda, {'graphs' if self._graphs else 'no graphs'}"
 
     def _open(self, model: Model, table: Table, config: EngineConfig) -> Device:
-        device = open_device(model, table, config, graphs=self._graphs, buckets=self._buckets, runtime=self._runtime())
+        graphs, buckets, plain = self._graphs, self._buckets, self._plain
+        device = open_device(model, table, config, graphs=graphs, buckets=buckets, plain=plain, runtime=self._runtime())
         self._devices[config.depth] = device
         return device
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gapless.bench.command import Report, Save, finish, numbers, parser_of
+from gapless.bench.against import chosen
+from gapless.bench.command import Report, Save, add_against_torch, finish, numbers, parser_of
 from gapless.bench.hostpart import ROWS, measure_null
 from gapless.bench.load import check_sizes, load, where
 from gapless.bench.text import table
@@ -32,7 +33,7 @@ SECONDS = 150.0
 @dataclass(frozen=True, slots=True)
 class Decode:
     """The benchmark; see `Benchmark`. `streams` and `host_rows` None: the device's usual ones. `kinds`: of `KINDS`,
-    rows that do more than write text, measured beside the others."""
+    rows that do more than write text, measured beside the others. `plain`: with torch's kernels alone."""
 
     model: str | None = None
     device: str = "auto"
@@ -44,6 +45,7 @@ class Decode:
     graphs: bool = True
     host_rows: tuple[int, ...] | None = None
     kinds: tuple[str, ...] = ()
+    plain: bool = False
 
     @property
     def title(self) -> str:
@@ -78,14 +80,16 @@ class Decode:
     def _rig(self, device: str, buckets: tuple[int, ...]) -> Rig:
         from gapless.bench.rig import ADAPTED, ADAPTERS
 
-        loaded, adapters = load(self.model, device), ADAPTERS if ADAPTED in self.kinds else 0
+        loaded, adapters = load(self.model, device, self.plain), ADAPTERS if ADAPTED in self.kinds else 0
         if device == "cpu":
             from gapless.bench.cpu_rig import CpuRig
 
             return CpuRig(loaded.model, loaded.config, loaded.name, buckets[-1], adapters=adapters)
         from gapless.bench.cuda_rig import CudaRig
 
-        return CudaRig(loaded.model, loaded.config, loaded.name, buckets, self.graphs, adapters=adapters)
+        return CudaRig(
+            loaded.model, loaded.config, loaded.name, buckets, self.graphs, adapters=adapters, plain=self.plain
+        )
 
     def complete(self, report: Report) -> bool:
         """Whether every number of streams was measured at every depth with every sampler, and on a GPU its parts."""
@@ -137,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--waves", type=int, default=usual.waves, help="how often each row is measured")
     parser.add_argument("--host-rows", type=numbers, help="rows of the host's part")
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
+    add_against_torch(parser)
     parser.add_argument("--host-only", action="store_true", help="the engine's own part alone; needs no GPU")
     given = parser.parse_args(arguments)
     if given.host_only:
@@ -154,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.host_rows,
         given.also,
     )
-    return finish(decode, given.out, given.png, given.json)
+    return finish(chosen(decode, replace(decode, plain=True), given.against_torch), given.out, given.png, given.json)
 
 
 if __name__ == "__main__":

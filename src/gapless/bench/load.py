@@ -23,12 +23,14 @@ def where(device: str) -> str:
     return choose_device(device, TorchDriver())
 
 
-def load(model: str | None, device: str) -> Loaded:
-    """Load on `device` ("cpu" or "cuda:N"): bfloat16 on a GPU, float32 on a CPU."""
+def load(model: str | None, device: str, plain: bool = False) -> Loaded:
+    """Load on `device` ("cpu" or "cuda:N"): bfloat16 on a GPU, float32 on a CPU. `plain`: torch's kernels alone."""
     from gapless.models.registry import load_model, random_model
 
     name = model or (BUNDLED if device == "cpu" else RANDOM)
-    return random_model("moondream-2", device) if name == RANDOM else load_model(name, device)
+    if name == RANDOM:
+        return random_model("moondream-2", device, plain=plain)
+    return load_model(name, device, plain=plain)
 
 
 def check_sizes(depths: Sequence[int], rows: Sequence[int], param: str) -> None:

@@ -6,10 +6,11 @@ In: which model, lengths and how long. Out: a table, JSON, a picture. Importing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
+from gapless.bench.against import chosen
+from gapless.bench.command import Report, Save, add_against_torch, described, finish, numbers, parser_of
 from gapless.bench.load import load, where
 from gapless.errors import InvalidRequest
 
@@ -36,13 +37,15 @@ SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The benchmark; see `Benchmark`. `texts`: ids behind the picture; `batches`: prompts of a step."""
+    """The benchmark; see `Benchmark`. `texts`: ids behind the picture; `batches`: prompts of a step.
+    `plain`: with torch's kernels alone."""
 
     model: str | None = None
     device: str = "auto"
     texts: tuple[int, ...] = (30, 128, 512)
     batches: tuple[int, ...] = (1, 4, 8)
     seconds: float = SECONDS
+    plain: bool = False
 
     @property
     def title(self) -> str:
@@ -62,7 +65,7 @@ class Prefill:
 
         device = where(self.device)
         options = Options(self.texts, self.batches, steps=STEPS[device.partition(":")[0]], seconds=self.seconds)
-        loaded = load(self.model, device)
+        loaded = load(self.model, device, self.plain)
         room = loaded.model.max_context - loaded.model.prefix - 1
         if max(self.texts) > room:
             raise InvalidRequest(
@@ -78,7 +81,7 @@ class Prefill:
             from gapless.bench.cuda_rig import CudaRig
 
             buckets = tuple(sorted({*self.batches, rows}))
-            rig = CudaRig(loaded.model, loaded.config, loaded.name, buckets, prompt=prompt)
+            rig = CudaRig(loaded.model, loaded.config, loaded.name, buckets, prompt=prompt, plain=self.plain)
         try:
             return PrefillBench(rig, options, progress=progress).run(save)
         finally:
@@ -111,9 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of("prefill", "The prefill benchmark.", usual.device, usual.seconds)
     parser.add_argument("--text", type=numbers, default=usual.texts, help="tokens behind the picture: 30,128,512")
     parser.add_argument("--batch", type=numbers, default=usual.batches, help="prompts of a step: 1,4,8")
+    add_against_torch(parser)
     given = parser.parse_args(arguments)
     prefill = Prefill(given.model, given.device, given.text, given.batch, given.seconds)
-    return finish(prefill, given.out, given.png, given.json)
+    return finish(chosen(prefill, replace(prefill, plain=True), given.against_torch), given.out, given.png, given.json)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
+from gapless.bench.against import chosen
+from gapless.bench.command import Report, Save, add_against_torch, described, finish, numbers, parser_of
 from gapless.bench.load import check_sizes, load, where
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ SECONDS = 90.0
 @dataclass(frozen=True, slots=True)
 class Query:
     """The benchmark; see `Benchmark`. `concurrency` and `waves` None: the device's usual ones. `size` None: pictures of
-    several sizes."""
+    several sizes. `plain`: with torch's kernels alone."""
 
     model: str | None = None
     device: str = "auto"
@@ -59,6 +60,7 @@ class Query:
     graphs: bool = True
     answers: tuple[str, ...] = ANSWERS
     size: tuple[int, int] | None = None
+    plain: bool = False
 
     @property
     def title(self) -> str:
@@ -89,7 +91,7 @@ class Query:
             seconds=self.seconds,
             size=self.size,
         )
-        rig = VlmRig(load(self.model, device), max(concurrency), self.graphs)
+        rig = VlmRig(load(self.model, device, self.plain), max(concurrency), self.graphs, self.plain)
         try:
             report = QueryBench(rig, options, progress=progress).run(save)
         finally:
@@ -137,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
     parser.add_argument("--answers", choices=ANSWERS, nargs="+", default=usual.answers)
     parser.add_argument("--size", type=int, nargs=2, help="width and height of all pictures")
+    add_against_torch(parser)
     given = parser.parse_args(arguments)
     query = Query(
         given.model,
@@ -150,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tuple(given.answers),
         None if given.size is None else tuple(given.size),
     )
-    return finish(query, given.out, given.png, given.json)
+    return finish(chosen(query, replace(query, plain=True), given.against_torch), given.out, given.png, given.json)
 
 
 if __name__ == "__main__":

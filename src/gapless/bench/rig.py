@@ -25,6 +25,7 @@ from gapless.bench.wave import FAR, PROMPT
 from gapless.config import EngineConfig
 from gapless.constrain.table import Table, build_table
 from gapless.device.base import Device
+from gapless.kernels.choose import name_of
 from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.model import Moondream
@@ -169,6 +170,7 @@ class Rig(ABC):
             **facts_of(self._model.device),
             "device": self.name,
             "model": {"name": self._model_name, "dtype": str(self._model.dtype).removeprefix("torch.")},
+            "kernels": kernels_of(self._model),
             **self.rates.as_dict(),
         }
 
@@ -186,6 +188,11 @@ def facts_of(device: torch.device) -> dict[str, Any]:
 
         machine |= describe_gpu(device)
     return {"machine": machine, "versions": versions(), "command": _command()}
+
+
+def kernels_of(model: Model) -> str | None:
+    """Whose kernels a model computes with; None for one that has no set of them."""
+    return name_of(model.kernels) if isinstance(model, Moondream) else None
 
 
 def versions() -> dict[str, str]:

@@ -6,10 +6,11 @@ In: which model, numbers of crops and how long. Out: a table, JSON, a picture. I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
+from gapless.bench.against import chosen
+from gapless.bench.command import Report, Save, add_against_torch, described, finish, numbers, parser_of
 from gapless.bench.load import load, where
 
 if TYPE_CHECKING:
@@ -36,13 +37,15 @@ TOGETHER = ((2, 4), (9, 2))
 
 @dataclass(frozen=True, slots=True)
 class Vision:
-    """The benchmark; see `Benchmark`. `together`: crops of each of so many pictures; on a GPU alone."""
+    """The benchmark; see `Benchmark`. `together`: crops of each of so many pictures; on a GPU alone. `plain`:
+    with torch's kernels alone."""
 
     model: str | None = None
     device: str = "auto"
     crops: tuple[int, ...] = (1, 2, 5, 9, 13)
     seconds: float = SECONDS
     together: tuple[tuple[int, int], ...] = TOGETHER
+    plain: bool = False
 
     @property
     def title(self) -> str:
@@ -63,7 +66,8 @@ class Vision:
         cases = [(crops, 1) for crops in self.crops]
         if device != "cpu":
             cases += self.together
-        return VisionBench(load(self.model, device), cases, repeats, self.seconds, progress=progress).run(save)
+        loaded = load(self.model, device, self.plain)
+        return VisionBench(loaded, cases, repeats, self.seconds, progress=progress).run(save)
 
     def complete(self, report: Report) -> bool:
         """Whether there is a row for every case."""
@@ -90,8 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     usual = Vision()
     parser = parser_of("vision", "The vision benchmark.", usual.device, usual.seconds)
     parser.add_argument("--crops", type=numbers, default=usual.crops, help="for example 1,2,5,13")
+    add_against_torch(parser)
     given = parser.parse_args(arguments)
-    return finish(Vision(given.model, given.device, given.crops, given.seconds), given.out, given.png, given.json)
+    vision = Vision(given.model, given.device, given.crops, given.seconds)
+    measured = chosen(vision, replace(vision, plain=True), given.against_torch)
+    return finish(measured, given.out, given.png, given.json)
 
 
 if __name__ == "__main__":

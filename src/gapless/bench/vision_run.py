@@ -21,7 +21,7 @@ from torch import Tensor
 from gapless.api.load import Progress
 from gapless.bench.flops import encoder_work
 from gapless.bench.rates import Rates, measure_rates, on_worker, time_ms
-from gapless.bench.rig import facts_of
+from gapless.bench.rig import facts_of, kernels_of
 from gapless.bench.sections import Sections
 from gapless.bench.text import rounded
 from gapless.device.pictures import MOST_CROPS, CropBatch, bucket_of
@@ -67,6 +67,7 @@ class VisionBench:
             **facts_of(self._model.device),
             "device": self._model.device.type,
             "model": {"name": self.loaded.name, "dtype": str(self._model.dtype).removeprefix("torch.")},
+            "kernels": kernels_of(self._model),
             **rates.as_dict(),
             "rows": self.rows,
             "seconds": self.sections.seconds,

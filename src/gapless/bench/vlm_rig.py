@@ -14,7 +14,7 @@ from gapless.api.vlm import VLM
 from gapless.bench.clients import prompt_ids
 from gapless.bench.ending import EndingModel
 from gapless.bench.rates import Rates, measure_rates, on_worker
-from gapless.bench.rig import PAGE_SIZE, facts_of
+from gapless.bench.rig import PAGE_SIZE, facts_of, kernels_of
 from gapless.config import EngineConfig, ImageLimits
 from gapless.constrain.table import Table, build_table
 from gapless.device.base import Device
@@ -27,12 +27,13 @@ ROOM = 192
 
 
 class VlmRig:
-    """See the module. `graphs`: of a GPU."""
+    """See the module. `graphs`, `plain`: of a GPU, see `CudaDeviceConfig`."""
 
-    def __init__(self, loaded: Loaded, rows: int, graphs: bool = True) -> None:
+    def __init__(self, loaded: Loaded, rows: int, graphs: bool = True, plain: bool = False) -> None:
         self._loaded = loaded
         self._rows = rows
         self._graphs = graphs
+        self._plain = plain
         self._models: dict[int, EndingModel] = {}
         self._vlms: dict[int, VLM] = {}
         self._templates = Templates.of(loaded.config)
@@ -72,7 +73,7 @@ class VlmRig:
             return HostDevice(model, table, config)
         from gapless.bench.cuda_rig import open_device
 
-        return open_device(model, table, config, graphs=self._graphs)
+        return open_device(model, table, config, graphs=self._graphs, plain=self._plain)
 
     def end_after(self, depth: int, shortest: int, longest: int, seed: int) -> None:
         """From now on answers have `shortest` to `longest` tokens, their end among them. Only while nothing runs."""
@@ -87,6 +88,7 @@ class VlmRig:
             **facts_of(model.device),
             "device": model.device.type,
             "model": {"name": self._loaded.name, "dtype": str(model.dtype).removeprefix("torch.")},
+            "kernels": kernels_of(model),
             **self.rates.as_dict(),
             **({"memory": plans} if plans else {}),
         }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gapless.bench.against import chosen
 from gapless.bench.decode import SECONDS, Decode
 from gapless.bench.mix import MIX, PICTURES
 from gapless.bench.prefill import SECONDS as PREFILL_SECONDS
@@ -20,6 +22,7 @@ from gapless.bench.vision import Vision
 from gapless.cli import cost
 from gapless.cli.examples import epilog
 from gapless.cli.measured import (
+    AgainstTorchOption,
     BenchModelOption,
     CompareOption,
     DepthsOption,
@@ -108,6 +111,7 @@ def decode(
     waves: WavesOption = 3,
     seconds: SecondsOption = SECONDS,
     graphs: GraphsOption = Switch.ON,
+    against_torch: AgainstTorchOption = False,
     host_only: Annotated[
         bool, typer.Option("--host-only", help="The engine's own part alone; loads no model.")
     ] = False,
@@ -135,7 +139,8 @@ def decode(
         seconds,
         graphs is Switch.ON,
     )
-    return run_benchmark(benchmark, json=json, out=out, png=png)
+    measured = chosen(benchmark, replace(benchmark, plain=True), against_torch)
+    return run_benchmark(measured, json=json, out=out, png=png)
 
 
 @app.command("query", epilog=epilog("bench query"))
@@ -155,6 +160,7 @@ def query(
     ] = None,
     seconds: SecondsOption = QUERY_SECONDS,
     graphs: GraphsOption = Switch.ON,
+    against_torch: AgainstTorchOption = False,
     json: ReportJsonOption = False,
     out: OutOption = None,
     png: PngOption = None,
@@ -176,7 +182,8 @@ def query(
         seconds,
         graphs is Switch.ON,
     )
-    return run_benchmark(benchmark, json=json, out=out, png=png)
+    measured = chosen(benchmark, replace(benchmark, plain=True), against_torch)
+    return run_benchmark(measured, json=json, out=out, png=png)
 
 
 @app.command("serve", epilog=epilog("bench serve"))
@@ -221,6 +228,7 @@ def prefill(
         typer.Option("--batch", min=1, callback=distinct, help="Prompts of a step. Not given: 1, 4 and 8."),
     ] = None,
     seconds: SecondsOption = PREFILL_SECONDS,
+    against_torch: AgainstTorchOption = False,
     json: ReportJsonOption = False,
     out: OutOption = None,
     png: PngOption = None,
@@ -231,7 +239,9 @@ def prefill(
         return cost.compare(*compare, json=json)
     usual = Prefill()
     texts, batches = tuple(text or usual.texts), tuple(batch or usual.batches)
-    return run_benchmark(Prefill(model, device, texts, batches, seconds), json=json, out=out, png=png)
+    benchmark = Prefill(model, device, texts, batches, seconds)
+    measured = chosen(benchmark, replace(benchmark, plain=True), against_torch)
+    return run_benchmark(measured, json=json, out=out, png=png)
 
 
 @app.command("vision", epilog=epilog("bench vision"))
@@ -243,6 +253,7 @@ def vision(
         typer.Option("--crops", min=1, callback=distinct, help="Crops of a picture. Not given: 1, 2, 5, 9 and 13."),
     ] = None,
     seconds: SecondsOption = VISION_SECONDS,
+    against_torch: AgainstTorchOption = False,
     json: ReportJsonOption = False,
     out: OutOption = None,
     png: PngOption = None,
@@ -252,7 +263,9 @@ def vision(
     if compare is not None:
         return cost.compare(*compare, json=json)
     counts = tuple(crops or Vision().crops)
-    return run_benchmark(Vision(model, device, counts, seconds), json=json, out=out, png=png)
+    benchmark = Vision(model, device, counts, seconds)
+    measured = chosen(benchmark, replace(benchmark, plain=True), against_torch)
+    return run_benchmark(measured, json=json, out=out, png=png)
 
 
 def measure(

@@ -78,6 +78,12 @@ OutOption = Annotated[
 PngOption = Annotated[
     Path | None, typer.Option("--png", metavar="FILE", rich_help_panel=SHOW, help="Draw the report there.")
 ]
+AgainstTorchOption = Annotated[
+    bool,
+    typer.Option(
+        "--against-torch", help="Measure again with torch's kernels alone, and show the speed-up; twice as long."
+    ),
+]
 CompareOption = Annotated[
     tuple[Path, Path] | None,
     typer.Option("--compare", metavar="A B", rich_help_panel=SHOW, help="Measure nothing: compare two reports."),

@@ -66,7 +66,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
     free, total = runtime.memory()
     adapters = adapter_memory(model, config, free)
     with runtime.setting_up():
-        program = Program(model, table, with_pages(wanted, 2), layout)
+        program = Program(model, table, with_pages(wanted, 2), layout, plain=cuda.plain)
         peak = runtime.peak_of(partial(full_step, program, layout))
         page_bytes = model.page_bytes(config.page_size)
         pages, reserve = gpu_pages(wanted, config, page_bytes, runtime.memory()[0], peak)

@@ -44,13 +44,16 @@ class Program:
 
     `inbox` is written before each step. `batch` holds the step's rows, `parked` one row in a lane: its `step`, `rows`
     and `asked` are filled from `lane_words` int64 [3]. `pictures` is None where the model has no tower for several.
+    `plain`: see `CudaDeviceConfig`.
     """
 
-    def __init__(self, model: Model, table: Table, limits: DeviceLimits, layout: Layout) -> None:
+    def __init__(
+        self, model: Model, table: Table, limits: DeviceLimits, layout: Layout, *, plain: bool = False
+    ) -> None:
         device = model.device
         self.model = model
         self.cache = model.new_cache(limits.pages, limits.page_size)
-        self.rows = RowStore(limits.rows, layout.max_pages, device)
+        self.rows = RowStore(limits.rows, layout.max_pages, device, plain=plain)
         self.table = DeviceTable(table, device)
         self.inbox = Inbox(layout, device)
         self.adapters = model.new_adapters(limits.adapters + 1, limits.adapter_rank) if limits.adapters else None

@@ -35,16 +35,16 @@ class Feed:
 
 
 class RowStore:
-    """Tensors of all rows; only the compute stream touches them."""
+    """Tensors of all rows; only the compute stream touches them. `plain`: through torch alone."""
 
-    def __init__(self, rows: int, max_pages: int, device: torch.device) -> None:
+    def __init__(self, rows: int, max_pages: int, device: torch.device, *, plain: bool = False) -> None:
         self.counts = torch.zeros((rows, COUNTS), dtype=torch.int64, device=device)
         self.reals = torch.zeros((rows, REALS), dtype=torch.float64, device=device)
         self.reals[:, : Real.VALUE_1 + 1] = POISON
         self.reals[:, Real.TOP_P] = 1.0
         self.pages = torch.full((rows, max_pages), SCRAP_PAGE, dtype=torch.int64, device=device)
         self.counts[:, Count.DONE] = 1
-        self.kernels = quick_rows(device)
+        self.kernels = None if plain else quick_rows(device)
 
     @property
     def all(self) -> Rows:

@@ -61,13 +61,14 @@ def load_model(
     exact: bool = False,
     progress: Progress | None = None,
     max_context: int | None = None,
+    plain: bool = False,
 ) -> Loaded:
     """Load a bundled model, a folder, or a hub id onto `device`.
 
     `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another type are converted. `revision` as in
-    `locate`. `exact` fixes the rows of every GEMM on a GPU (`kernels.choose`). `progress` is told how much has been
-    read. `max_context`: see `with_context`. Raises `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a
-    device, dtype or context that does not exist.
+    `locate`. `exact` fixes the rows of every GEMM on a GPU, `plain` leaves it to torch (`kernels.choose`). `progress`
+    is told how much has been read. `max_context`: see `with_context`. Raises `ModelNotFound`, `InvalidCheckpoint`, or
+    `InvalidRequest` for a device, dtype or context that does not exist.
     """
     where, kind = _device(device), _dtype(device, dtype)
     located = locate(name_or_folder, revision)
@@ -76,7 +77,7 @@ def load_model(
     if max_context is not None:
         config = with_context(config, max_context)
     tensors = read_weights(files.weights, config, kind, where, progress=progress)
-    model = Moondream(config, tensors, choose(where, exact))
+    model = Moondream(config, tensors, choose(where, exact, plain))
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision, model.tiles)
 
 
@@ -88,18 +89,19 @@ def random_model(
     seed: int = 0,
     end_bias: float = NEVER_ENDS,
     exact: bool = False,
+    plain: bool = False,
 ) -> Loaded:
     """A model of random weights in one of `SIZES`, for timings and trials; its name says what it is.
 
     Its tokenizer is glint's: what it is asked is encoded, what it answers is noise. `end_bias` is added to the end id's
-    logit, which is otherwise about standard normal like all others. `exact` as in `load_model`. Raises `InvalidRequest`
-    for a size, device or dtype that does not exist.
+    logit, which is otherwise about standard normal like all others. `exact` and `plain` as in `load_model`. Raises
+    `InvalidRequest` for a size, device or dtype that does not exist.
     """
     if size not in SIZES:
         raise InvalidRequest(f"there is no random model {size!r}; use {' or '.join(SIZES)}.", param="model")
     where, config = _device(device), random_config(size)
     tensors = random_tensors(config, where, _dtype(device, dtype), seed, end_bias, fp8=has_fp8(size))
-    model = Moondream(config, tensors, choose(where, exact))
+    model = Moondream(config, tensors, choose(where, exact, plain))
     return Loaded(
         model, config, ASSETS / BUNDLED[0] / TOKENIZER, f"{size} (random weights)", config.revision, model.tiles
     )
