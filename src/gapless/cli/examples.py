@@ -121,7 +121,6 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "bench decode": (
         Example("gapless bench decode --out decode.json --png gains.png", "all rows, kept and drawn"),
         Example("gapless bench decode --streams 1 --streams 8 --sampler greedy --json", "some rows, for machines"),
-        Example("gapless bench decode --streams 8 --against-torch", "what the kernels bring beside torch's"),
         Example("gapless bench decode --compare old.json new.json", "nothing is measured: what changed"),
         Example("gapless bench decode --host-only", "what the engine itself takes for a step; loads no model"),
     ),
