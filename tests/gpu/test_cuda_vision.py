@@ -131,3 +131,18 @@ def test_the_library_cuts_and_encodes_there():
         assert [vlm.caption(image, settings={"max_tokens": 12})["caption"] for image in here] == there
         assert device.graphs.replays["pictures"] - before == 2 * len(pictures)
         assert device.plan.graphs > len(CROP_BUCKETS)
+
+
+def test_attention_of_many_crops_goes_where_it_is_faster():
+    """On a Hopper through cuDNN, elsewhere and for few crops through Triton: the same within rounding."""
+    tower = draw(2, **MOONDREAM_2, dtype=torch.bfloat16, device="cuda")
+    fused, crops = opened(tower), draw_crops(2, 9, tower)
+    with torch.inference_mode():
+        usual = run(fused, tower, crops)
+        hopper = torch.cuda.get_device_capability() == (9, 0)
+        assert (fused._cudnn_from is not None) == hopper, "cuDNN was asked, and declined"
+        fused._cudnn_from = None
+        scanned = run(fused, tower, crops)
+        assert torch.equal(usual, scanned) == (not hopper)
+        right = encoded(tower, crops)
+    assert error(usual, right) < HALF_ERROR and error(scanned, right) < HALF_ERROR

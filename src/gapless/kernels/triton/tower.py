@@ -1,4 +1,5 @@
-"""A picture tower in seven launches a layer: norms and attention in Triton, products with what follows them fused in.
+"""A picture tower in seven launches a layer: norms in Triton, attention there or in cuDNN, products with what follows
+them fused in.
 
 In: as `kernels.fused.FusedTower`. Out: the same. The residual is kept without the biases that were added to it: the
 product behind attention or feed-forward is added to it where it lies, and each norm adds the sum of the biases so far,
@@ -40,6 +41,10 @@ class Scan:
 
 SCAN = Scan()
 
+CUDNN_FROM = {(9, 0): 5}
+"""From how many crops on attention is cuDNN's, by compute capability; elsewhere it never is. Measured on an H200, where
+it takes 87 us instead of 98 for 9 crops of Moondream 2, and 28 instead of 24 for 2."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -62,6 +67,8 @@ class TritonTower:
         self._tower, self._layers, self._after = _packed(tower)
         self._patches = _padded(tower.patches.weight, 1, ALIGNED)
         self._width = tower.patches.weight.shape[0]
+        like = tower.patches.weight
+        self._cudnn_from = CUDNN_FROM.get(torch.cuda.get_device_capability(like.device)) if like.is_cuda else None
 
     @property
     def weights(self) -> Tower:
@@ -114,6 +121,15 @@ class TritonTower:
 
     def _attend(self, qkv: Tensor, count: int) -> Tensor:
         """[n P, 3 D] -> [n P, D]."""
+        if self._cudnn_from is not None and count >= self._cudnn_from:
+            try:
+                return _by_cudnn(qkv, count, self._tower.heads)
+            except RuntimeError:  # it does not take such heads: it says so when it is first asked, before any capture
+                self._cudnn_from = None
+        return self._scan(qkv, count)
+
+    def _scan(self, qkv: Tensor, count: int) -> Tensor:
+        """The same in Triton."""
         scan, heads, dim = self.scan, self._tower.heads, self._width
         length, wide = qkv.shape[0] // count, dim // heads
         main = 1 << (wide.bit_length() - 1)
@@ -131,6 +147,16 @@ def _activated(x: Tensor, of: Affine) -> Tensor:
     if x.is_cuda:
         return torch._addmm_activation(of.bias, x, of.weight.t(), use_gelu=True)
     return F.gelu(F.linear(x, of.weight, of.bias), approximate="tanh")
+
+
+def _by_cudnn(qkv: Tensor, count: int, heads: int) -> Tensor:
+    """[n P, 3 D] -> [n P, D]. Raises `RuntimeError` for heads that cuDNN does not take.
+
+    The operator itself is called: to ask for it by `sdpa_kernel` would ask in the name of all threads.
+    """
+    q, k, v = qkv.view(count, -1, 3, heads, qkv.shape[1] // (3 * heads)).permute(2, 0, 3, 1, 4)
+    seen: Tensor = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, False)[0]
+    return seen.transpose(1, 2).reshape(qkv.shape[0], -1)
 
 
 def fits(tower: Tower) -> bool:
