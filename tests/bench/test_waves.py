@@ -14,6 +14,7 @@ from gapless.bench.rig import Isolated
 from gapless.bench.roofline import Roofline
 from gapless.bench.timed import TickTimes
 from gapless.bench.wave import MeanStep, Wave, advance, mean_step, questions
+from gapless.models.moondream.config import MoeConfig, TextConfig
 from gapless.observe.accounting import Accounting
 from gapless.observe.counters import Counters
 from gapless.observe.meter import Part
@@ -59,10 +60,19 @@ def test_the_mean_step_part_by_part():
 
 def test_parts_alone_go_to_the_rows_of_their_sampler():
     rows = {(sampler, n, 2): dict[str, Any]() for sampler in ("greedy", "default") for n in (1, 8)}
-    fill_isolated(rows, 8, Isolated(forward_ms=3.0, greedy_ms=0.1, default_ms=0.4))
+    fill_isolated(rows, 8, Isolated(forward_ms=3.0, greedy_ms=0.1, default_ms=0.4), Roofline(1, 1, 1.0))
     assert rows["greedy", 8, 2] == {"forward_ms": 3.0, "sampling_ms": 0.1}
     assert rows["default", 8, 2] == {"forward_ms": 3.0, "sampling_ms": 0.4}
     assert rows["greedy", 1, 2] == rows["default", 1, 2] == {}
+
+
+def test_experts_that_were_counted_make_the_floor():
+    """10 bytes of all weights, 5 layers of which 3 were read at 7 bytes each, 8 rows of 2 positions at 1 byte."""
+    text = TextConfig(n_layers=6, moe=MoeConfig(start_layer=1))
+    rows = {("greedy", 8, 1): {"context": 2.0, "period_ms": 1000.0}}
+    fill_isolated(rows, 8, Isolated(1.0, 0.1, 0.2, experts_read=3.0), Roofline(10, 1, 1000.0, 7, text))
+    row = rows["greedy", 8, 1]
+    assert (row["experts_read"], row["floor_ms"], row["roofline_share"]) == (3.0, 131.0, 0.131)
 
 
 def test_the_parts_of_ticks_are_the_meters():

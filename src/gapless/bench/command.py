@@ -50,6 +50,11 @@ class Benchmark(Protocol):
         ...
 
 
+MODEL_HELP = (
+    "a name or folder, or random weights: moondream-2 (or random, the default on a GPU), moondream-3, moondream-3.1"
+)
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """Whole numbers with commas between them."""
     return tuple(int(word) for word in text.split(","))
@@ -58,7 +63,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def parser_of(name: str, description: str, device: str, seconds: float) -> argparse.ArgumentParser:
     """A parser with the options of all benchmarks."""
     parser = argparse.ArgumentParser(prog=f"python -m gapless.bench.{name}", description=description)
-    parser.add_argument("--model", help="a name or folder, or random: full-size random weights (the default on a GPU)")
+    parser.add_argument("--model", help=MODEL_HELP)
     parser.add_argument("--device", default=device, help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--seconds", type=float, default=seconds, help="no new section begins after that long")
     parser.add_argument("--out", type=Path, help="where the JSON goes")

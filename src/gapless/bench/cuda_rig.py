@@ -26,6 +26,7 @@ from gapless.device.runtime import Runtime
 from gapless.device.tail import Feeds, TailKind
 from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
+from gapless.models.moondream.model import Moondream
 
 REPLAYS = 20
 
@@ -112,12 +113,13 @@ class CudaRig(Rig):
                 (TailKind(f, kind == SPATIAL) for f in (False, True)),
             )
             forward = time_ms(partial(graphs.forward, bucket, width, feeds), REPLAYS, where)
-            tails = [time_ms(partial(graphs.tail, bucket, of), REPLAYS, where) for of in kinds]
+            read = _experts_read(self._model)
+            greedy, default = (time_ms(partial(graphs.tail, bucket, of), REPLAYS, where) for of in kinds)
             for tensor, kept in zip(state, saved, strict=True):
                 tensor.copy_(kept)
             device.runtime.settle()
         self._note_clocks(f"after isolated graphs of {rows} rows")
-        return Isolated(forward, *tails)
+        return Isolated(forward, greedy, default, read)
 
     def traced(self, session: Session, rows: int, steps: int) -> list[StepWork]:
         """See `Rig`."""
@@ -134,6 +136,12 @@ class CudaRig(Rig):
     def _note_clocks(self, when: str) -> None:
         if when not in self._clocks:
             self._clocks[when] = clocks(self._model.device.index or 0)
+
+
+def _experts_read(model: Model) -> float | None:
+    """Experts that the rows of the last forward took, the mean of the layers."""
+    taken = model.experts_taken if isinstance(model, Moondream) else None
+    return None if taken is None else float((taken > 0).sum(dim=1).double().mean())
 
 
 def _state(store: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,21 +7,25 @@ after every few sections, so that a run that is cut short leaves what it had. Wh
 
 from __future__ import annotations
 
+import gc
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gapless.bench.against import chosen
 from gapless.bench.command import Report, Save, add_against_torch, finish, numbers, parser_of
 from gapless.bench.hostpart import ROWS, measure_null
-from gapless.bench.load import check_sizes, load, where
+from gapless.bench.joined import joined
+from gapless.bench.load import check_sizes, load, names_of, where
 from gapless.bench.text import table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from gapless.api.load import Progress
+    from gapless.bench.decode_run import Options
     from gapless.bench.rig import Rig
 
 HOST_COLUMNS = ("device", "rows", "plan_ms", "launch_ms", "wait_ms", "commit_ms", "calls_per_step", "api_calls")
@@ -33,7 +37,8 @@ SECONDS = 150.0
 @dataclass(frozen=True, slots=True)
 class Decode:
     """The benchmark; see `Benchmark`. `streams` and `host_rows` None: the device's usual ones. `kinds`: of `KINDS`,
-    rows that do more than write text, measured beside the others. `plain`: with torch's kernels alone."""
+    rows that do more than write text, measured beside the others. `plain`: with torch's kernels alone. `model` may name
+    several kinds of random weights, see `names_of`; they are measured one after the other, in one report."""
 
     model: str | None = None
     device: str = "auto"
@@ -62,7 +67,7 @@ class Decode:
     def run(self, save: Save, progress: Progress | None = None) -> Report:
         """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or more rows than an engine takes,
         and what loading a model raises."""
-        from gapless.bench.decode_run import Bench, Options
+        from gapless.bench.decode_run import Options  # needs torch
 
         check_sizes(self.depths, (*(self.streams or ()), *(self.host_rows or ())), "streams")
         device = where(self.device)
@@ -70,17 +75,29 @@ class Decode:
         streams = self.streams or STREAMS[kind]
         host_rows = self.host_rows or ((1,) if kind == "cpu" else ROWS)
         samplers = (*(CHOICES[:2] if self.sampler == "both" else (self.sampler,)), *self.kinds)
-        options = Options(streams, self.depths, self.seconds, host_rows=host_rows, waves=self.waves, samplers=samplers)
-        rig = self._rig(device, tuple(sorted({*streams, *host_rows})))
+        names = names_of(self.model)
+        seconds = self.seconds / len(names)
+        options = Options(streams, self.depths, seconds, host_rows=host_rows, waves=self.waves, samplers=samplers)
+        done: list[Report] = []
+        for name in names:
+            done.append(self._one(name, device, options, partial(_save_with, save, tuple(done)), progress))
+        return joined(done)
+
+    def _one(self, name: str | None, device: str, options: Options, save: Save, progress: Progress | None) -> Report:
+        """Measure one model."""
+        from gapless.bench.decode_run import Bench
+
+        rig = self._rig(name, device, tuple(sorted({*options.streams, *options.host_rows})))
         try:
             return Bench(rig, options, progress=progress).run(save)
         finally:
             rig.close()
+            gc.unfreeze()
 
-    def _rig(self, device: str, buckets: tuple[int, ...]) -> Rig:
+    def _rig(self, name: str | None, device: str, buckets: tuple[int, ...]) -> Rig:
         from gapless.bench.rig import ADAPTED, ADAPTERS
 
-        loaded, adapters = load(self.model, device, self.plain), ADAPTERS if ADAPTED in self.kinds else 0
+        loaded, adapters = load(name, device, self.plain), ADAPTERS if ADAPTED in self.kinds else 0
         if device == "cpu":
             from gapless.bench.cpu_rig import CpuRig
 
@@ -94,7 +111,8 @@ class Decode:
     def complete(self, report: Report) -> bool:
         """Whether every number of streams was measured at every depth with every sampler, and on a GPU its parts."""
         streams = self.streams or STREAMS["cpu" if report["device"] == "cpu" else "cuda"]
-        wanted = len(streams) * len(self.depths) * ((2 if self.sampler == "both" else 1) + len(self.kinds))
+        kinds = (2 if self.sampler == "both" else 1) + len(self.kinds)
+        wanted = len(streams) * len(self.depths) * kinds * len(names_of(self.model))
         needed = ("period_ms",) if report["device"] == "cpu" else ("period_ms", "forward_ms")
         whole = [row for row in report["rows"] if all(row[name] is not None for name in needed)]
         return len(whole) == wanted
@@ -106,6 +124,11 @@ class Decode:
 
         written = [row for row in report["rows"] if row["sampler"] not in KINDS]
         return draw_gains(gain_bars(written), "What pipelining brings", gain_subtitle(report))
+
+
+def _save_with(save: Save, before: Sequence[Report], report: Mapping[str, Any]) -> None:
+    """Save a report behind those of the models before."""
+    save(joined([*before, dict(report)]))
 
 
 def gain_subtitle(report: Mapping[str, Any]) -> str:

@@ -74,13 +74,29 @@ def row_of(key: Key, waves: Sequence[Wave], roofline: Roofline) -> Row:
     return row
 
 
-def fill_isolated(rows: Mapping[Key, Row], streams: int, found: Isolated, kind: str | None = None) -> None:
+def fill_isolated(
+    rows: Mapping[Key, Row], streams: int, found: Isolated, roofline: Roofline, kind: str | None = None
+) -> None:
     """Give every row of so many streams the parts of its step alone: they are the same at every depth. `kind`: one
-    of `KINDS`, or None for rows that are of none."""
+    of `KINDS`, or None for rows that are of none. Where experts were counted, what a step must read follows from that.
+    """
     sampling = {kind: found.greedy_ms} if kind else {GREEDY: found.greedy_ms, DEFAULT: found.default_ms}
     for (sampler, count, _), row in rows.items():
         if count == streams and sampler in sampling:
             row.update(forward_ms=rounded(found.forward_ms), sampling_ms=rounded(sampling[sampler]))
+            if found.experts_read is not None:
+                _count_experts(row, count, found.experts_read, roofline)
+
+
+def _count_experts(row: Row, count: int, read: float, roofline: Roofline) -> None:
+    """The floor of a row's step, and what follows from it, with so many experts of a layer read."""
+    context, period = row["context"], row["period_ms"]
+    row.update(
+        experts_read=round(read, 2),
+        floor_ms=rounded(roofline.floor_ms(count, context, read)),
+        gb_per_s=round(roofline.achieved_gb_per_s(count, context, period, read), 1),
+        roofline_share=rounded(roofline.share(count, context, period, read)),
+    )
 
 
 def fill_gains(rows: Mapping[Key, Row]) -> None:

@@ -178,6 +178,7 @@ class Bench:
             "roofline": {
                 "weight_bytes": roofline.weight_bytes,
                 "kv_bytes_per_position": roofline.token_bytes,
+                **({"expert_bytes": roofline.expert_bytes} if roofline.expert_bytes else {}),
                 "read_gb_per_s": round(roofline.bandwidth / 1e9, 1),
             },
             "rows": [self.rows[key] for key in self._ordered()],
@@ -225,7 +226,7 @@ class Bench:
             found = inside.isolated(session, streams, kind) if kind else inside.isolated(session, streams)
         finally:
             session.stop()
-        fill_isolated(self.rows, streams, found, kind)
+        fill_isolated(self.rows, streams, found, self.rig.roofline, kind)
 
     def _trace(self, inside: Inside, sampler: str, streams: int, depth: int) -> None:
         session = self._settle(sampler, streams, depth, self.options.before_trace)

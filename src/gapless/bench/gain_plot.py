@@ -34,17 +34,23 @@ def draw_gains(bars: Sequence[Bars], title: str, subtitle: str) -> Image.Image:
 
 
 def gain_bars(rows: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """The gains of a decode report's rows above depth 1, by sampler and depth where there are several of them."""
+    """The gains of a decode report's rows above depth 1, by model, sampler and depth where there are several."""
     shown = [row for row in rows if row["depth"] > 1]
     depths = sorted({row["depth"] for row in shown})
-    samplers = list(dict.fromkeys(row["sampler"] for row in shown))
+    kinds = list(dict.fromkeys((row.get("model"), row["sampler"]) for row in shown))
+    samplers = {sampler for _, sampler in kinds}
 
     def group(row: Mapping[str, Any]) -> str:
-        words = [f"{row['sampler']} sampler"] if len(samplers) > 1 else []
+        words = [row["model"]] if row.get("model") else []
+        words += [f"{row['sampler']} sampler"] if len(samplers) > 1 else []
         return ", ".join([*words, f"depth {row['depth']}"] if len(depths) > 1 else words)
 
     ordered = [
-        row for s in samplers for depth in depths for row in shown if (row["sampler"], row["depth"]) == (s, depth)
+        row
+        for kind in kinds
+        for depth in depths
+        for row in shown
+        if ((row.get("model"), row["sampler"]), row["depth"]) == (kind, depth)
     ]
     return [Bars(streams(r["streams"]), group(r), r["predicted_gain"], r["observed_gain"]) for r in ordered]
 

@@ -24,13 +24,24 @@ def where(device: str) -> str:
 
 
 def load(model: str | None, device: str, plain: bool = False) -> Loaded:
-    """Load on `device` ("cpu" or "cuda:N"): bfloat16 on a GPU, float32 on a CPU. `plain`: torch's kernels alone."""
+    """Load on `device` ("cpu" or "cuda:N"): bfloat16 on a GPU, float32 on a CPU. A name of `random_weights.SIZES` is
+    random weights of those dimensions. `plain`: torch's kernels alone."""
+    from gapless.models.moondream.random_weights import SIZES
     from gapless.models.registry import load_model, random_model
 
     name = model or (BUNDLED if device == "cpu" else RANDOM)
-    if name == RANDOM:
-        return random_model("moondream-2", device, plain=plain)
+    size = SIZES[0] if name == RANDOM else name
+    if size in SIZES:
+        return random_model(size, device, plain=plain)
     return load_model(name, device, plain=plain)
+
+
+def names_of(model: str | None) -> list[str | None]:
+    """The models that a name stands for: one, or several kinds of random weights with commas between them."""
+    from gapless.models.moondream.random_weights import SIZES
+
+    names = (model or "").split(",")
+    return list(names) if len(names) > 1 and set(names) <= {*SIZES, RANDOM} else [model]
 
 
 def check_sizes(depths: Sequence[int], rows: Sequence[int], param: str) -> None:

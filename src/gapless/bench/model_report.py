@@ -76,7 +76,7 @@ def _or(given: float | None, other: float) -> float:
 class ModelRow:
     """One line. `predicted`: see the module; `by_parts`, `by_periods`: both ways (the second only where T_pipe was
     measured); `measured_ms`: T_pipe as measured; `gpu`: of published figures, else empty; `sampler`: of a report that
-    tells it, else empty."""
+    tells it, else empty, behind the model in a report of several."""
 
     predicted: Prediction
     by_parts: Prediction
@@ -120,9 +120,14 @@ def report_rows(
 ) -> list[ModelRow]:
     """Lines of a decode report, by sampler, streams and depth. No `depths`: those measured above 1, or 2; no `streams`:
     all."""
-    samplers = dict.fromkeys(row.get("sampler", "") for row in rows)
-    groups = [(sampler, [row for row in rows if row.get("sampler", "") == sampler]) for sampler in samplers]
+    kinds = dict.fromkeys(map(_kind, rows))
+    groups = [(kind, [row for row in rows if _kind(row) == kind]) for kind in kinds]
     return [line for sampler, mine in groups for line in _lines(mine, depths, streams, what or WhatIf(), sampler)]
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """A row's sampler, behind its model if it says so: a report of several does."""
+    return ", ".join(row[name] for name in ("model", "sampler") if row.get(name))
 
 
 def _lines(

@@ -44,11 +44,12 @@ PREFILLS = 8
 @dataclass(frozen=True, slots=True)
 class Isolated:
     """Parts of a decode step alone, in milliseconds: its forward, and its sampling with every row greedy and with the
-    default sampler."""
+    default sampler. `experts_read`: of a layer, counted in that forward; None where nothing counts them."""
 
     forward_ms: float
     greedy_ms: float
     default_ms: float
+    experts_read: float | None = None
 
 
 class Inside(Protocol):

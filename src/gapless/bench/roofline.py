@@ -70,22 +70,27 @@ class Roofline:
         weights, token = decode_weight_bytes(text, itemsize), kv_token_bytes(text, itemsize)
         return cls(weights, token, bandwidth, (expert_itemsize or itemsize) * expert_weights(text), text)
 
-    def step_bytes(self, rows: int, context: float) -> float:
-        """Bytes of one step of `rows` rows that attend to `context` positions each, on average."""
-        experts = 0.0 if self.text is None else expert_layers(self.text) * experts_read(self.text, rows)
+    def step_bytes(self, rows: int, context: float, read: float | None = None) -> float:
+        """Bytes of one step of `rows` rows that attend to `context` positions each, on average.
+
+        `read`: how many experts of a layer were read, where that was counted.
+        """
+        experts = 0.0
+        if self.text is not None:
+            experts = expert_layers(self.text) * (experts_read(self.text, rows) if read is None else read)
         return self.weight_bytes + experts * self.expert_bytes + rows * context * self.token_bytes
 
-    def floor_ms(self, rows: int, context: float) -> float:
+    def floor_ms(self, rows: int, context: float, read: float | None = None) -> float:
         """The least a step can take, in milliseconds."""
-        return 1e3 * self.step_bytes(rows, context) / self.bandwidth
+        return 1e3 * self.step_bytes(rows, context, read) / self.bandwidth
 
-    def achieved_gb_per_s(self, rows: int, context: float, period_ms: float) -> float:
+    def achieved_gb_per_s(self, rows: int, context: float, period_ms: float, read: float | None = None) -> float:
         """Bytes a step must read over the time it takes, in 10^9 bytes per second."""
-        return self.step_bytes(rows, context) / period_ms / 1e6
+        return self.step_bytes(rows, context, read) / period_ms / 1e6
 
-    def share(self, rows: int, context: float, period_ms: float) -> float:
+    def share(self, rows: int, context: float, period_ms: float, read: float | None = None) -> float:
         """The floor's part of the time a step takes, 0..1."""
-        return self.floor_ms(rows, context) / period_ms
+        return self.floor_ms(rows, context, read) / period_ms
 
 
 def gain(tokens_per_s: float, blocking: float) -> float:

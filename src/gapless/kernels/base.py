@@ -17,6 +17,7 @@ from torch import Tensor
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
+from gapless.kernels.sparse import SparseDecoder, SparseStep
 from gapless.kernels.stacks import Stack
 
 KEY_BLOCK = 64
@@ -59,6 +60,10 @@ class Kernels(Protocol[P]):
     def cut_crops(self, pixels: Tensor, tiling: tuple[int, int], step: int, out: Tensor) -> None:
         """Pixels uint8 [H, W, 3], resized by Lanczos to the byte as Pillow does it -> `out` uint8 [1 + rows * columns,
         side, side, 3]: the whole picture, then tiles of a copy, `step` pixels apart, row by row."""
+        ...
+
+    def fuse_sparse(self, decoder: SparseDecoder) -> SparseStep | None:
+        """The same for blocks with scaled attention and experts."""
         ...
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:

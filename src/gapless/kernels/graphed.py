@@ -31,6 +31,7 @@ from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
+from gapless.kernels.sparse import SparseDecoder, SparseStep
 from gapless.kernels.stacks import Stack
 
 ROWS_AT_ONCE = 128
@@ -91,6 +92,10 @@ class Graphed:
         return None
 
     def fuse_tower(self, tower: Tower) -> FusedTower | None:
+        """None, as `fuse`."""
+        return None
+
+    def fuse_sparse(self, decoder: SparseDecoder) -> SparseStep | None:
         """None, as `fuse`."""
         return None
 

@@ -30,6 +30,7 @@ from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
+from gapless.kernels.sparse import SparseDecoder, SparseStep
 from gapless.kernels.stacks import Stack
 
 ROWS = 16
@@ -71,6 +72,11 @@ def fuse_region(heads: Heads) -> FusedRegion | None:
 
 
 def fuse_tower(tower: Tower) -> FusedTower | None:
+    """None, as `fuse`."""
+    return None
+
+
+def fuse_sparse(decoder: SparseDecoder) -> SparseStep | None:
     """None, as `fuse`."""
     return None
 

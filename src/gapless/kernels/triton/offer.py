@@ -13,12 +13,14 @@ from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
 from gapless.kernels.graphed import Graphed
 from gapless.kernels.region import FusedRegion, Heads
+from gapless.kernels.sparse import SparseDecoder, SparseStep
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton import experts, pixels, tuned
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
 from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.kernels.triton.region import TritonRegion, regular
+from gapless.kernels.triton.sparse import TritonSparseStep, takes
 from gapless.kernels.triton.table import Table, built_in
 from gapless.kernels.triton.tiles import ROWS, tiles_of
 from gapless.kernels.triton.tower import TritonTower
@@ -58,6 +60,12 @@ class TritonKernels(Graphed):
     def fuse_tower(self, tower: Tower) -> FusedTower | None:
         """See `Kernels.fuse_tower`. None for sizes and types that the fused kernels do not take."""
         return TritonTower(tower) if fits_tower(tower) else None
+
+    def fuse_sparse(self, decoder: SparseDecoder) -> SparseStep | None:
+        """See `Kernels.fuse_sparse`. None for sizes and types that the fused kernels do not take."""
+        device = decoder.ln.weight.device
+        gpu = Gpu(experts.shared_memory(device), torch.cuda.get_device_capability(device) >= DEPENDENT, {})
+        return TritonSparseStep(decoder, gpu) if takes(decoder, gpu) else None
 
     def experts(
         self,

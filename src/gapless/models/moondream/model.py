@@ -54,7 +54,15 @@ class Moondream:
     @property
     def tiles(self) -> str:
         """Where the tiles of its decode steps are from, for people; "" where these go layer by layer."""
-        return "" if self.text.fused is None else self.text.fused.source
+        step = self.text.fused or self.text.sparse
+        return "" if step is None else step.source
+
+    @property
+    def experts_taken(self) -> Tensor | None:
+        """How many rows of the last decode step chose each expert, int32 [layers with experts, experts]; None where a
+        step does not count."""
+        mixed = [layer for layer, block in enumerate(self.text.blocks) if isinstance(block.mlp, Experts)]
+        return self.text.sparse.taken[mixed] if mixed and self.text.sparse is not None else None
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers."""

@@ -8,7 +8,7 @@ Every shape follows from the shapes of the inputs, and nothing here reads a tens
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gapless.kernels.base import Kernels
 from gapless.kernels.fused import Affine, Block, Decoder, FusedStep, StepAdapters
+from gapless.kernels.sparse import Dense, Mixture, ScaledBlock, Scaling, SparseDecoder, SparseStep
 from gapless.models.moondream.adapters import LayerAdapters, Slots
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.config import TextConfig
@@ -76,6 +77,32 @@ class TextBlock:
         ln = Norm(block.ln.weight, block.ln.bias, kernels)
         return TextBlock(ln, self.adapter_ln, linear(block.qkv), linear(block.proj), mlp, None)
 
+    def scaled(self) -> ScaledBlock | None:
+        """Its weights, if its attention is scaled."""
+        mlp, tau = self.mlp, self.tau
+        if tau is None:
+            return None
+        ln, qkv, proj = (Affine(part.weight, part.bias) for part in (self.ln, self.qkv, self.proj))
+        scaling = Scaling(tau.weight, tau.levels, tau.gelu)
+        if isinstance(mlp, Mlp):
+            dense = Dense(*(Affine(part.weight, part.bias) for part in (mlp.fc1, mlp.fc2)))
+            return ScaledBlock(ln, qkv, proj, scaling, dense)
+        router = Affine(mlp.router.weight, mlp.router.bias)
+        return ScaledBlock(ln, qkv, proj, scaling, Mixture(router, mlp.up, mlp.down, mlp.count))
+
+    def moved(self, block: ScaledBlock) -> TextBlock:
+        """The same block, reading a fused step's weights: the same numbers, laid out anew."""
+        kernels, laid = self.qkv.kernels, block.mlp
+        qkv, proj = (Linear(of.weight, of.bias, kernels) for of in (block.qkv, block.proj))
+        mlp: Mlp | Experts
+        if isinstance(laid, Dense):
+            fc1, fc2 = (Linear(of.weight, of.bias, kernels) for of in (laid.fc1, laid.fc2))
+            mlp = Mlp(fc1, fc2, kernels)
+        else:
+            router = Linear(laid.router.weight, laid.router.bias, kernels)
+            mlp = Experts(router, laid.up, laid.down, laid.count, kernels)
+        return replace(self, qkv=qkv, proj=proj, mlp=mlp)
+
     def normed(self, x: Tensor, lora: LayerAdapters | None) -> tuple[Tensor, Tensor]:
         """x [T, D] -> what the linears take, and what adapters take, [T, D] each."""
         n = self.ln(x)
@@ -111,6 +138,19 @@ class TextDecoder:
             config.max_context, config.rotary_dims, config.rope_theta, self.wte.device
         )
         self.fused = self._fuse()
+        self.sparse = self._fuse_sparse()
+
+    def _fuse_sparse(self) -> SparseStep | None:
+        """As `_fuse`, for blocks whose attention is scaled."""
+        blocks = [block.scaled() for block in self.blocks]
+        scaled = [block for block in blocks if block is not None]
+        if len(scaled) < len(blocks):
+            return None
+        ln, head = (Affine(part.weight, part.bias) for part in (self.post_ln, self.lm_head))
+        fused = self.kernels.fuse_sparse(SparseDecoder(scaled, ln, head, self.config.n_heads, self.cos, self.sin))
+        if fused is not None:
+            self.blocks = [block.moved(laid) for block, laid in zip(self.blocks, fused.weights.blocks, strict=True)]
+        return fused
 
     def _fuse(self) -> FusedStep | None:
         """Let the kernels lay the weights out for fused steps, and read them as they lie then, if they have those."""
@@ -148,6 +188,8 @@ class TextDecoder:
         alone = tables.shape[0] == real and (adapters is None or own is not None)
         if self.fused is not None and alone and self.fused.fits(real, cache.keys):
             return self.fused.forward(x, positions, tables, cache.keys, cache.values, own)
+        if self.sparse is not None and adapters is None and alone and self.sparse.fits(real, cache.keys):
+            return self.sparse.forward(x, positions, tables, cache.keys, cache.values)
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
@@ -163,6 +205,8 @@ class TextDecoder:
 
     def fused_for(self, rows: int, cache: PagedKV, adapters: Slots | None) -> bool:
         """Whether a step of so many rows, each with its own page table and slot, is fused."""
+        if self.sparse is not None:
+            return adapters is None and self.sparse.fits(rows, cache.keys)
         fits = adapters is None or adapters.bank is not None
         return self.fused is not None and fits and self.fused.fits(rows, cache.keys)
 
@@ -197,8 +241,9 @@ class TextDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, dim], before the final norm -> float32 [T, vocab]."""
-        if self.fused is not None:
-            return self.fused.logits(hidden)
+        step = self.fused or self.sparse
+        if step is not None:
+            return step.logits(hidden)
         return self.lm_head(self.post_ln(hidden)).float()
 
     def _rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,184 @@
+"""Which tiles the kernels of a sparse decode step use, by how many rows it has.
+
+In: a step's dimensions and rows, and what the GPU offers. Out: a `Many` or, for one row, a `Lone`, cut down to what
+divides the dimensions and fits. The tables were measured on an H200 with Moondream 3's dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from gapless.kernels.triton.choices import EARLY, LATE, MOST_ROWS, ROWS, SMALLEST, WEIGHTS, Gpu, Scan, Tile, padded
+from gapless.kernels.triton.tiles import HALF, Tiles, tiles_for
+from gapless.kernels.triton.tiles import Tile as Portion
+
+UNIT = 64
+"""The router's rows are padded to a multiple of it, and everything else has to be one."""
+MOST_SHARE = 32
+"""Experts that one token may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseDims:
+    """A decoder's sizes. `expert_itemsize`: bytes of an expert's weight; `experts` 0: there are none."""
+
+    dim: int
+    ff: int
+    heads: int
+    rotary: int
+    vocab: int
+    experts: int = 0
+    share: int = 0
+    expert_inner: int = 0
+    expert_itemsize: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A step's tiles for two rows or more. `proj`: beside experts, whose programs' memory and warps it shares; `dense`:
+    of proj, in one part, and of fc2, in `splits`. `ahead`: columns of its weights that `up` and `head` ask for while
+    they wait; `pdl`: see `choices`; `close`: warps of a row."""
+
+    up: Tile
+    scan: Scan
+    proj: Tile
+    dense: Tile
+    head: Tile
+    experts: Tiles | None
+    pdl: int
+    ahead: int
+    close: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A step's tiles for one row: (rows of weights, warps) of a program of each kernel. The warps of `scan` count in
+    dense layers alone."""
+
+    scan: Scan
+    up: tuple[int, int]
+    middle: tuple[int, int]
+    experts_down: tuple[int, int]
+    dense_down: tuple[int, int]
+    head: tuple[int, int]
+    columns: int
+    """Of fc2, that a program takes at once."""
+    pdl: int
+
+
+EXPERTS = {
+    2: {
+        16: Tiles(Portion(16, 64, 128, 4, 3), Portion(16, 64, 128, 4, 3)),
+        32: Tiles(Portion(32, 64, 128, 4, 4), Portion(32, 64, 128, 4, 3)),
+        64: Tiles(Portion(64, 64, 64, 4, 3), Portion(64, 128, 64, 8, 3)),
+        128: Tiles(Portion(128, 64, 64, 4, 3), Portion(128, 64, 64, 4, 3)),
+    },
+    1: {
+        16: Tiles(Portion(16, 32, 256, 4, 3), Portion(16, 128, 128, 4, 3)),
+        32: Tiles(Portion(32, 64, 128, 4, 3), Portion(32, 128, 128, 4, 3)),
+        64: Tiles(Portion(64, 64, 64, 4, 3), Portion(64, 128, 64, 4, 3)),
+        128: Tiles(Portion(128, 64, 64, 4, 3), Portion(128, 64, 64, 4, 3)),
+    },
+}
+"""Of experts, by the bytes of their weights, then by the rows of a tile."""
+LONE = Lone(
+    scan=Scan(16, 64, 1, 2),
+    up=(4, 4),
+    middle=(4, 4),
+    experts_down=(4, 8),
+    dense_down=(4, 8),
+    head=(4, 4),
+    columns=1024,
+    pdl=EARLY,
+)
+_FEW = Many(
+    up=Tile(WEIGHTS, 64, 128, 5, 4),
+    scan=Scan(16, 64, 1, 2),
+    proj=Tile(WEIGHTS, 64, 64, 3, 4, 2),
+    dense=Tile(WEIGHTS, 64, 128, 5, 4, 4),
+    head=Tile(WEIGHTS, 128, 64, 5, 4),
+    experts=None,
+    pdl=EARLY,
+    ahead=128,
+    close=8,
+)
+MANY: dict[int, Many] = {
+    2: _FEW,
+    4: replace(_FEW, scan=Scan(8, 64, 1, 2)),
+    8: replace(_FEW, scan=Scan(4, 16, 3, 1), pdl=LATE),
+    16: replace(_FEW, scan=Scan(2, 16, 3, 1), pdl=LATE, ahead=0),
+    32: replace(_FEW, scan=Scan(1, 16, 3, 1), head=Tile(WEIGHTS, 64, 64, 8, 4), pdl=LATE, ahead=0),
+    64: replace(_FEW, scan=Scan(1, 32, 2, 1), head=Tile(ROWS, 128, 64, 4, 4), pdl=LATE, ahead=0),
+    128: replace(
+        _FEW,
+        up=Tile(ROWS, 64, 64, 4, 4),
+        scan=Scan(1, 32, 2, 1),
+        proj=Tile(ROWS, 64, 64, 3, 4, 2),
+        dense=Tile(ROWS, 64, 128, 3, 8, 4),
+        head=Tile(ROWS, 128, 64, 4, 8),
+        pdl=LATE,
+        ahead=0,
+    ),
+}
+"""By the most rows a choice is for."""
+
+
+@cache
+def choice(dims: SparseDims, rows: int, itemsize: int, gpu: Gpu) -> Many | Lone | None:
+    """What a step of `rows` uses on such a GPU; None if it cannot be computed."""
+    if not 1 <= rows <= MOST_ROWS or not _regular(dims):
+        return None
+    if rows == 1:
+        return _lone(dims, gpu)
+    found, bm = MANY[min(most for most in MANY if rows <= most)], padded(rows)
+    proj, dense = (
+        replace(tile, splits=max(1, min(tile.splits, _power_in(columns // UNIT))))
+        for tile, columns in ((found.proj, dims.dim), (found.dense, dims.ff))
+    )
+    both = math.gcd(dims.dim, dims.ff // dense.splits)
+    pairs = rows * dims.share
+    return replace(
+        found,
+        up=_fitted(found.up, dims.dim, (3 * dims.dim, UNIT), bm, itemsize, gpu.shared),
+        proj=_fitted(proj, dims.dim // proj.splits, (dims.dim,), bm, itemsize, gpu.shared),
+        dense=_fitted(dense, both, (dims.dim,), bm, itemsize, gpu.shared),
+        head=_fitted(found.head, dims.dim, (dims.vocab,), bm, itemsize, gpu.shared),
+        experts=tiles_for(pairs, dims.experts, min(HALF, dims.expert_itemsize), gpu.shared, EXPERTS)
+        if dims.experts
+        else None,
+        pdl=found.pdl if gpu.dependent else 0,
+    )
+
+
+def _lone(dims: SparseDims, gpu: Gpu) -> Lone:
+    return replace(LONE, columns=min(LONE.columns, _power_in(dims.ff)), pdl=LONE.pdl if gpu.dependent else 0)
+
+
+def _regular(dims: SparseDims) -> bool:
+    """Whether tiles of the smallest sizes divide everything, a head is a power of two wide, and tokens take few
+    experts, whose rows are whole 16-byte words."""
+    wide = dims.dim // dims.heads
+    words = dims.expert_inner * dims.expert_itemsize % 16 == 0
+    return (
+        not any(size % UNIT for size in (dims.dim, dims.ff, dims.vocab))
+        and wide & (wide - 1) == 0
+        and wide >= SMALLEST
+        and words
+        and dims.share <= MOST_SHARE
+    )
+
+
+def _fitted(tile: Tile, columns: int, outputs: tuple[int, ...], bm: int, itemsize: int, shared: int) -> Tile:
+    """A tile that divides a product of `columns` and `outputs`, and fits into shared memory."""
+    bn = min([tile.bn, *(_power_in(n) for n in outputs)])
+    bk, stages = min(tile.bk, _power_in(columns)), tile.stages
+    while stages * bk * (bm + bn) * itemsize > shared:
+        bk, stages = (bk, stages - 1) if stages > 2 else (bk // 2, stages)
+    return replace(tile, bn=bn, bk=bk, stages=stages)
+
+
+def _power_in(number: int) -> int:
+    """The largest power of two that divides `number`."""
+    return number & -number

@@ -1,0 +1,64 @@
+"""The launch of a sparse decode step that reads the context, for any number of rows; see `sparse_jit`.
+
+In: qkv in the room, and where rows stand. Out: what they saw, in the room, and their keys and values in their pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gapless.kernels.sparse import SparseDecoder
+from gapless.kernels.triton import sparse_jit as jit
+from gapless.kernels.triton.choices import Scan, padded
+from gapless.kernels.triton.sparse_choices import SparseDims
+from gapless.kernels.triton.sparse_room import Layer, Room, up
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where rows stand: positions int64 [B], page tables int64 [B, n]."""
+
+    positions: Tensor
+    tables: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """One layer's keys and values [pages + 1, H, page_size, D / H], and where it counts who took which expert [E]."""
+
+    keys: Tensor
+    values: Tensor
+    taken: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """The tiles and when the next kernel may start; how many rows there are; in how many parts `up` left what `tau`
+    asks, 0 if it left gelu(qkv) of one row instead."""
+
+    tiles: Scan
+    rows: int
+    shares: int
+    pdl: int
+
+
+def scan(decoder: SparseDecoder, dims: SparseDims, room: Room, layer: Layer, at: Reach, own: Own, how: How) -> None:
+    """Launch it."""
+    tau, tiles, wide = layer.block.scaling, how.tiles, dims.dim // dims.heads
+    experts = dims.experts if layer.routed else 0
+    jit.scan[(experts + how.rows * dims.heads * tiles.splits,)](
+        room.qkv, room.shares, room.active, tau.weight, tau.levels, own.keys, own.values, at.tables, at.positions,
+        decoder.cos, decoder.sin, room.attended, room.scan_parts, room.arrived, room.logits, room.picked, room.chosen,
+        room.lists, own.taken, at.tables.shape[1], how.rows, wide**-0.5, dims.dim, up(dims.dim), dims.heads,
+        room.heads, how.shares, up(max(1, how.shares)), dims.rotary, own.keys.shape[2], padded(how.rows),
+        max(1, layer.routed), experts, up(max(1, experts)), max(1, dims.share), tiles.splits, tiles.bt, tiles.stages,
+        how.pdl, num_warps=tiles.warps, **dependent(how.pdl),
+    )  # fmt: skip
+
+
+def dependent(pdl: int) -> dict[str, Any]:
+    """How a kernel is launched that may start before the one before it is over."""
+    return {"launch_pdl": True} if pdl else {}

@@ -1,0 +1,60 @@
+"""Run by itself, with TRITON_INTERPRET=1: the sparse step on the CPU, the same kernels, slowly, in float32."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from tests.kernels.drawn_sparse import ODD, Sizes, draw, step
+
+from gapless.kernels.triton.choices import Gpu
+from gapless.kernels.triton.sparse import TritonSparseStep
+
+SCENES: list[tuple[int, dict[str, Any]]] = [
+    (1, {"narrow": True}),
+    (1, {"of": ODD, "page": 32}),
+    (3, {"page": 64}),
+    (17, {"of": ODD}),
+    (33, {"narrow": True, "of": Sizes(layers=1, dense=0)}),
+    (65, {"of": Sizes(layers=1, dense=0, share=1)}),
+    (40, {"of": Sizes(layers=1, dense=0)}),
+]
+"""Numbers of rows of different choices, and how their decoders differ from the usual."""
+TIED = len(SCENES) - 1
+"""In this scene routers say the same of all experts, so that all rows take the first ones."""
+
+
+def off(found: torch.Tensor, right: torch.Tensor) -> float:
+    return float((found.double() - right).norm() / right.norm())
+
+
+def main(only: list[int]) -> None:
+    """One line a scene: how far hidden states, logits, and keys and values are from float64; whether nothing else was
+    written; whether the right experts were taken; launches."""
+    for number, (rows, how) in enumerate(SCENES):
+        if only and number not in only:
+            continue
+        scene, forced = draw(rows, rows, **how), None
+        if number == TIED:
+            forced = []
+            for block in scene.decoder.blocks:
+                block.mlp.router.weight.zero_()
+                block.mlp.router.bias.zero_()
+                forced.append((torch.arange(block.mlp.up.count) < block.mlp.count).expand(rows, -1))
+        fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}))
+        keys, values = scene.keys.clone(), scene.values.clone()
+        hidden = fused.forward(scene.x, scene.positions, scene.tables, keys, values)
+        logits = fused.logits(hidden)
+        *right, taken = step(scene, forced)
+        unseen = [torch.equal(a.isnan(), b.isnan()) for a, b in ((keys, scene.keys), (values, scene.values))]
+        stored = off(
+            torch.cat([keys, values]).nan_to_num(), torch.cat([scene.keys, scene.values]).nan_to_num().double()
+        )
+        counted = all(torch.equal(a[: who.shape[1]], who.sum(0)) for a, who in zip(fused.taken, taken, strict=True))
+        figures = (off(hidden, right[0]), off(logits, right[1]), stored, all(unseen), counted, fused.launches)
+        print(rows, *figures, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main([int(number) for number in sys.argv[1:]]))
