@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gapless.kernels.triton.choices import MOST_ROWS, Gpu, padded
+from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Gpu, padded
 from gapless.kernels.triton.sparse_choices import MANY, MOST_SHARE, UNIT, Lone, Many, SparseDims, choice
+from gapless.kernels.triton.sparse_room import MOST_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_CARD, LARGE_CARD = Gpu(99 * 1024, False, {}), Gpu(227 * 1024, True, {})
@@ -70,12 +71,13 @@ def test_tiles_divide_what_they_cut_and_fit(dims: SparseDims, gpu: Gpu) -> None:
         assert 3 * dims.dim % chosen.up.bn == 0 and UNIT % chosen.up.bn == 0 and dims.ff % chosen.up.bn == 0
         assert dims.vocab % chosen.head.bn == 0
         cuts = [(chosen.up, dims.dim), (chosen.head, dims.dim), (chosen.proj, dims.dim // chosen.proj.splits)]
-        cuts += [(chosen.dense, dims.dim), (chosen.dense, dims.ff // chosen.dense.splits)]
+        cuts += [(chosen.dense, (dims.dim + dims.ff) // chosen.dense.splits)]
         for tile, columns in cuts:
             assert columns % tile.bk == 0
             assert tile.stages > 1 and tile.stages * tile.bk * (bm + tile.bn) * 2 <= gpu.shared
-        for tile, columns in ((chosen.proj, dims.dim), (chosen.dense, dims.ff)):
+        for tile, columns in ((chosen.proj, dims.dim), (chosen.dense, dims.dim + dims.ff)):
             assert columns % tile.splits == 0 and dims.dim % tile.bn == 0
+        assert rows * chosen.scan.splits <= MOST_SCANS and max(chosen.proj.splits, chosen.dense.splits) <= MOST_PARTS
         assert (chosen.experts is None) is (dims.experts == 0)
         if chosen.experts is not None:
             for experts, matrices in ((chosen.experts.up, 2), (chosen.experts.down, 1)):

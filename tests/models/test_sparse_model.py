@@ -17,6 +17,7 @@ from gapless.kernels.triton.sparse_room import dims_of, packed
 from gapless.models.base import RowAdapters
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.prompts import beside
 
 RAW = micro_config(third=True)
 CONFIG = read_config(RAW)
@@ -89,6 +90,10 @@ def test_no_weight_is_kept_twice_and_what_fills_up_is_zero() -> None:
         memory = {t.untyped_storage().data_ptr() for t in (layer.w, block.qkv.weight, other.weight)}
         real = len(block.qkv.bias) + len(other.bias)
         assert len(memory) == 1 and len(layer.w) % 64 == 0
+        if not isinstance(layer.block.mlp, Mixture):
+            down = (layer.down, block.proj.weight, block.mlp.fc2.weight)
+            assert len({t.untyped_storage().data_ptr() for t in down}) == 1
+            assert beside(*down[1:], 1) is not None and beside(block.qkv.weight, other.weight, 0) is not None
         assert not layer.w[real:].any() and not layer.bias[real:].any()
         assert layer.routed == (len(layer.w) - len(block.qkv.bias) if isinstance(layer.block.mlp, Mixture) else 0)
     moe = CONFIG.text.moe

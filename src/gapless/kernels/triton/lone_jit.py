@@ -55,8 +55,8 @@ def softened(picked, first, SHARE: tl.constexpr, SHARE_UP: tl.constexpr):
 @triton.jit
 def up(x, weight, shift, w, bias, qkv, active, inner, logits, D: tl.constexpr, D_UP: tl.constexpr, N: tl.constexpr,
        QKV: tl.constexpr, GELU: tl.constexpr, TANH: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
-    """x [D], the residual, w [N, D] -> qkv [QKV] and gelu(qkv), `active`; what is behind it is gelu_tanh(fc1), inner,
-    if `GELU`, else logits float32. With QKV 0 all is logits."""
+    """x [D], the residual, w [N, D] -> qkv [QKV] and gelu(qkv), `active`; what is behind it is gelu_tanh(fc1), behind D
+    columns of inner, if `GELU`, else logits float32. With QKV 0 all is logits."""
     line = tl.program_id(0) * BN + tl.arange(0, BN)
     if PDL:
         gdc_launch_dependents()
@@ -72,7 +72,7 @@ def up(x, weight, shift, w, bias, qkv, active, inner, logits, D: tl.constexpr, D
         tl.store(qkv + line, rounded)
         tl.store(active + line, gelu(rounded.to(tl.float32), TANH).to(active.dtype.element_ty))
     elif GELU:
-        tl.store(inner + line - QKV, gelu_tanh(out).to(inner.dtype.element_ty), mask=line < N)
+        tl.store(inner + D + line - QKV, gelu_tanh(out).to(inner.dtype.element_ty), mask=line < N)
     else:
         tl.store(logits + line - QKV, out, mask=line < N)
 
@@ -139,8 +139,8 @@ def middle(x, weight, shift, values, scales, gated, qkv, active, tau, levels, ke
             planned(logits, picked, chosen, lists, counts, index, 1, 1, ROUTED, E, E_UP, SHARE)
         else:
             attend(index - E, qkv, active, active, tau, levels, keys, values_kept, tables, positions, cos, sin,
-                   attended, parts, arrived, columns, scale, D, D_UP, H, 1, 0, 1, ROTARY, PAGE, 1, SPLITS, BT, STAGES,
-                   PDL)
+                   attended, parts, arrived, columns, scale, D, D_UP, D, H, 1, 0, 1, ROTARY, PAGE, 1, SPLITS, BT,
+                   STAGES, PDL)
     else:
         expert_up(index, x, gamma, beta, logits, values, scales, gated, D, D_UP, INNER, SCALED, ASSEMBLED, BN, E, E_UP)
 
@@ -181,18 +181,18 @@ def experts_down(given, x, hidden, attended, proj, bias, gated, chosen, picked, 
 
 
 @triton.jit
-def dense_down(given, x, hidden, attended, proj, bias, inner, fc2, D: tl.constexpr, D_UP: tl.constexpr,
-               FF: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
-    """attended [D] by proj, inner [FF] by fc2 -> the new residual x. BK divides FF."""
+def dense_down(given, x, hidden, inner, w, bias, D: tl.constexpr, D_UP: tl.constexpr, FF: tl.constexpr,
+               BK: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
+    """inner [D + FF], what was attended and gelu(fc1), by w [D, D + FF] -> the new residual x. BK divides FF."""
     line = tl.program_id(0) * BN + tl.arange(0, BN)
     if PDL:
         gdc_launch_dependents()
-    matrix = lines(proj, line, D, 0, D, D, D_UP, D % BN == 0)
+    matrix = lines(w, line, D, 0, D + FF, D, D_UP, D % BN == 0)
     if PDL:
         gdc_wait()
-    seen = matrix.to(tl.float32) * beside(attended, line, D, D_UP)
+    seen = matrix.to(tl.float32) * beside(inner, line, D, D_UP)
     sums = tl.zeros([BN, BK], tl.float32)
-    for k in tl.static_range(0, FF, BK):
-        its = lines(fc2, line, D, k, FF, BK, BK, D % BN == 0)
+    for k in tl.static_range(D, D + FF, BK):
+        its = lines(w, line, D, k, D + FF, BK, BK, D % BN == 0)
         sums += its.to(tl.float32) * beside(inner + k, line, BK, BK)
     ended(given, x, hidden, line, bias, tl.sum(seen, 1) + tl.sum(sums, 1), D)

@@ -6,7 +6,6 @@ divides the dimensions and fits. The tables were measured on an H200 with Moondr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -38,7 +37,7 @@ class SparseDims:
 @dataclass(frozen=True, slots=True)
 class Many:
     """A step's tiles for two rows or more. `proj`: beside experts, whose programs' memory and warps it shares; `dense`:
-    of proj, in one part, and of fc2, in `splits`. `ahead`: columns of its weights that `up` and `head` ask for while
+    of proj and fc2 side by side. `ahead`: columns of its weights that `up` and `head` ask for while
     they wait; `pdl`: see `choices`; `close`: warps of a row."""
 
     up: Tile
@@ -97,7 +96,7 @@ _FEW = Many(
     up=Tile(WEIGHTS, 64, 128, 5, 4),
     scan=Scan(16, 64, 1, 2),
     proj=Tile(WEIGHTS, 64, 64, 3, 4, 2),
-    dense=Tile(WEIGHTS, 64, 128, 5, 4, 4),
+    dense=Tile(WEIGHTS, 64, 128, 5, 4, 5),
     head=Tile(WEIGHTS, 128, 64, 5, 4),
     experts=None,
     pdl=EARLY,
@@ -116,7 +115,7 @@ MANY: dict[int, Many] = {
         up=Tile(ROWS, 64, 64, 4, 4),
         scan=Scan(1, 32, 2, 1),
         proj=Tile(ROWS, 64, 64, 3, 4, 2),
-        dense=Tile(ROWS, 64, 128, 3, 8, 4),
+        dense=Tile(ROWS, 64, 128, 3, 8, 5),
         head=Tile(ROWS, 128, 64, 4, 8),
         pdl=LATE,
         ahead=0,
@@ -134,16 +133,15 @@ def choice(dims: SparseDims, rows: int, itemsize: int, gpu: Gpu) -> Many | Lone 
         return _lone(dims, gpu)
     found, bm = MANY[min(most for most in MANY if rows <= most)], padded(rows)
     proj, dense = (
-        replace(tile, splits=max(1, min(tile.splits, _power_in(columns // UNIT))))
-        for tile, columns in ((found.proj, dims.dim), (found.dense, dims.ff))
+        replace(tile, splits=max(splits for splits in range(1, tile.splits + 1) if columns % (splits * UNIT) == 0))
+        for tile, columns in ((found.proj, dims.dim), (found.dense, dims.dim + dims.ff))
     )
-    both = math.gcd(dims.dim, dims.ff // dense.splits)
     pairs = rows * dims.share
     return replace(
         found,
         up=_fitted(found.up, dims.dim, (3 * dims.dim, UNIT), bm, itemsize, gpu.shared),
         proj=_fitted(proj, dims.dim // proj.splits, (dims.dim,), bm, itemsize, gpu.shared),
-        dense=_fitted(dense, both, (dims.dim,), bm, itemsize, gpu.shared),
+        dense=_fitted(dense, (dims.dim + dims.ff) // dense.splits, (dims.dim,), bm, itemsize, gpu.shared),
         head=_fitted(found.head, dims.dim, (dims.vocab,), bm, itemsize, gpu.shared),
         experts=tiles_for(pairs, dims.experts, min(HALF, dims.expert_itemsize), gpu.shared, EXPERTS)
         if dims.experts

@@ -7,7 +7,7 @@ then a layer is
   tile's columns of the scaling's weights, [B, 2 H], which `scan` sums up in the order of the tiles;
 - `scan`: scales and rotates, writes K and V, attends. Its first programs, one an expert, find who chose the expert;
 - `experts_up`: each chosen expert's matrices once, and the gate;
-- `experts_down`: the same, and beside them the tiles of proj. In dense layers `dense_down` does proj and fc2;
+- `experts_down`: the same, and beside them the tiles of proj. In dense layers `dense_down` does [proj | fc2];
 - `close`: sums all parts in a fixed order, one program a row, and norms the row for the next layer.
 
 Grids follow from shapes alone; lengths and choices are read on the device. Every element is written by one program, or
@@ -81,7 +81,7 @@ def up(n, w, bias, tau, qkv, shares, inner, logits, rows, D: tl.constexpr, FF: t
        HEADS: tl.constexpr, HEADS_UP: tl.constexpr, TANH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
        BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr):
     """n [BM, D], w [3 D + FF + ROUTED, D] -> qkv [BM, 3 D] and its shares of tau [3 D / BN, BM, HEADS_UP]; then
-    gelu(fc1), inner [BM, FF], or the router's logits float32 [BM, ROUTED]: one of FF and ROUTED is 0."""
+    gelu(fc1) behind D columns of inner [BM, D + FF], or the router's logits float32 [BM, ROUTED]. FF or ROUTED is 0."""
     tile = tl.program_id(0)
     first = tile * BN
     follow(w, first, 0, D, BN, AHEAD, PDL)
@@ -101,7 +101,7 @@ def up(n, w, bias, tau, qkv, shares, inner, logits, rows, D: tl.constexpr, FF: t
         place = shares + tile * (BM * HEADS_UP) + m[:, None] * HEADS_UP + h[None, :]
         tl.store(place, share, mask=(m < rows)[:, None] & (h >= 0)[None, :])
     elif FF > 0:
-        at = m[:, None] * FF + (line - 3 * D)[None, :]
+        at = m[:, None] * (D + FF) + (line - 2 * D)[None, :]
         tl.store(inner + at, gelu_tanh(out).to(inner.dtype.element_ty), mask=real)
     else:
         tl.store(logits + m[:, None] * ROUTED + (line - 3 * D)[None, :], out, mask=real)
@@ -174,12 +174,13 @@ def tanh_of(parts):
 
 @triton.jit
 def attend(index, qkv, shares, active, tau, levels, keys, values, tables, positions, cos, sin, attended, parts, arrived,
-           columns, scale, D: tl.constexpr, D_UP: tl.constexpr, H: tl.constexpr, HEADS_UP: tl.constexpr,
-           SHARES: tl.constexpr, SHARES_UP: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
-           SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr):
-    """One head of one row over one of SPLITS parts of its context, number `index` of all -> attended [BM, D], and the
-    new key and value into their page. Queries and values are scaled by tanh of what is heard plus levels
-    [positions, H]."""
+           columns, scale, D: tl.constexpr, D_UP: tl.constexpr, STRIDE: tl.constexpr, H: tl.constexpr,
+           HEADS_UP: tl.constexpr, SHARES: tl.constexpr, SHARES_UP: tl.constexpr, ROTARY: tl.constexpr,
+           PAGE: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr,
+           PDL: tl.constexpr):
+    """One head of one row over one of SPLITS parts of its context, number `index` of all -> the first D columns of
+    attended [BM, STRIDE], and the new key and value into their page. Queries and values are scaled by tanh of what is
+    heard plus levels [positions, H]."""
     WIDE: tl.constexpr = D // H
     pair = index // SPLITS
     part = index % SPLITS
@@ -208,7 +209,7 @@ def attend(index, qkv, shares, active, tau, levels, keys, values, tables, positi
         tl.store(values + at + d, new_v)
         score = tl.sum(new_k.to(tl.float32) * q, 0)
         best, weight, total = joined(best, weight, total, score, new_v.to(tl.float32))
-    out = attended + row * D + own * WIDE
+    out = attended + row * STRIDE + own * WIDE
     if SPLITS == 1:
         tl.store(out + d, (total / weight).to(attended.dtype.element_ty))
     else:
@@ -217,18 +218,19 @@ def attend(index, qkv, shares, active, tau, levels, keys, values, tables, positi
 
 @triton.jit(do_not_specialize=["columns", "rows"])
 def scan(qkv, shares, active, tau, levels, keys, values, tables, positions, cos, sin, attended, parts, arrived, logits,
-         picked, chosen, lists, counts, columns, rows, scale, D: tl.constexpr, D_UP: tl.constexpr, H: tl.constexpr,
-         HEADS_UP: tl.constexpr, SHARES: tl.constexpr, SHARES_UP: tl.constexpr, ROTARY: tl.constexpr,
-         PAGE: tl.constexpr, BM: tl.constexpr, ROUTED: tl.constexpr, E: tl.constexpr, E_UP: tl.constexpr,
-         SHARE: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr):
+         picked, chosen, lists, counts, columns, rows, scale, D: tl.constexpr, D_UP: tl.constexpr,
+         STRIDE: tl.constexpr, H: tl.constexpr, HEADS_UP: tl.constexpr, SHARES: tl.constexpr, SHARES_UP: tl.constexpr,
+         ROTARY: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, ROUTED: tl.constexpr, E: tl.constexpr,
+         E_UP: tl.constexpr, SHARE: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr,
+         PDL: tl.constexpr):
     """The first E programs plan, all others attend."""
     wait(PDL)
     if tl.program_id(0) < E:
         planned(logits, picked, chosen, lists, counts, tl.program_id(0), rows, BM, ROUTED, E, E_UP, SHARE)
     else:
         attend(tl.program_id(0) - E, qkv, shares, active, tau, levels, keys, values, tables, positions, cos, sin,
-               attended, parts, arrived, columns, scale, D, D_UP, H, HEADS_UP, SHARES, SHARES_UP, ROTARY, PAGE, BM,
-               SPLITS, BT, STAGES, PDL)
+               attended, parts, arrived, columns, scale, D, D_UP, STRIDE, H, HEADS_UP, SHARES, SHARES_UP, ROTARY,
+               PAGE, BM, SPLITS, BT, STAGES, PDL)
 
 
 @triton.jit
@@ -320,18 +322,14 @@ def experts_down(gated, attended, proj, lists, counts, values, scales, said, par
 
 
 @triton.jit(do_not_specialize=["rows"])
-def dense_down(inner, attended, proj, fc2, parts, rows, D: tl.constexpr, FF: tl.constexpr, BM: tl.constexpr,
-               SPLITS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr,
-               PDL: tl.constexpr):
-    """inner [BM, FF] by fc2, in SPLITS parts, and attended [BM, D] by proj -> parts [SPLITS + 1, BM, D]."""
-    tile = tl.program_id(0) // (SPLITS + 1)
-    part = tl.program_id(0) % (SPLITS + 1)
-    out = parts + part * (BM * D)
+def dense_down(inner, w, parts, rows, D: tl.constexpr, FF: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr,
+               BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr):
+    """inner [BM, D + FF], what was attended and gelu(fc1), by w [D, D + FF], proj and fc2 -> parts [SPLITS, BM, D]."""
+    tile = tl.program_id(0) // SPLITS
+    part = tl.program_id(0) % SPLITS
     wait(PDL)
-    if part < SPLITS:
-        part_of(inner, fc2, out, rows, tile, part, D, FF, FF // SPLITS, BM, BN, BK, STAGES, MODE)
-    else:
-        part_of(attended, proj, out, rows, tile, 0, D, D, D, BM, BN, BK, STAGES, MODE)
+    part_of(inner, w, parts + part * (BM * D), rows, tile, part, D, D + FF, (D + FF) // SPLITS, BM, BN, BK, STAGES,
+            MODE)
     if PDL == 2:
         gdc_launch_dependents()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gapless.kernels.sparse import Dense, Mixture, ScaledBlock, SparseDecoder
+from gapless.kernels.sparse import Mixture, ScaledBlock, SparseDecoder
 from gapless.kernels.triton import lone_jit as jit
 from gapless.kernels.triton.sparse_choices import Lone, SparseDims
 from gapless.kernels.triton.sparse_room import Layer, Room, kinds, stored, up
@@ -37,7 +37,7 @@ class OneRow:
                 self._experts_down(given, hidden, layer, block.mlp)
             else:
                 scan(self.decoder, self.dims, self.room, layer, at, own, how)
-                self._dense_down(given, hidden, layer, block.mlp)
+                self._dense_down(given, hidden, layer)
             self.launches += 1
             given = self.room.x
         return hidden
@@ -88,11 +88,10 @@ class OneRow:
             self.chosen.pdl, num_warps=warps, **dependent(self.chosen.pdl),
         )  # fmt: skip
 
-    def _dense_down(self, given: Tensor, hidden: Tensor, layer: Layer, mlp: Dense) -> None:
+    def _dense_down(self, given: Tensor, hidden: Tensor, layer: Layer) -> None:
         dims, room, (bn, warps) = self.dims, self.room, self.chosen.dense_down
         self.launches += 1
         jit.dense_down[(-(-dims.dim // bn),)](
-            given, room.x, hidden, room.attended, layer.block.proj.weight, layer.last, room.inner, mlp.fc2.weight,
-            dims.dim, up(dims.dim), dims.ff, self.chosen.columns, bn, self.chosen.pdl, num_warps=warps,
-            **dependent(self.chosen.pdl),
+            given, room.x, hidden, room.inner, layer.down, layer.last, dims.dim, up(dims.dim), dims.ff,
+            self.chosen.columns, bn, self.chosen.pdl, num_warps=warps, **dependent(self.chosen.pdl),
         )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.fused import Affine
-from gapless.kernels.sparse import Dense, Mixture, SparseDecoder
+from gapless.kernels.sparse import Mixture, SparseDecoder
 from gapless.kernels.triton import sparse_jit as jit
 from gapless.kernels.triton.choices import Tile, padded
 from gapless.kernels.triton.sparse_choices import Many, SparseDims
@@ -46,7 +46,7 @@ class ManyRows:
                 self._experts_up(mlp, self.room.taken[number])
                 parts, share = self._experts_down(layer.block.proj, mlp, self.room.taken[number]), mlp.count
             else:
-                parts, share = self._dense_down(layer.block.proj, mlp), 0
+                parts, share = self._dense_down(layer.down), 0
             self._close(layer.last, norm, hidden, parts, share)
         return hidden
 
@@ -107,17 +107,16 @@ class ManyRows:
         )  # fmt: skip
         return own.splits
 
-    def _dense_down(self, proj: Affine, mlp: Dense) -> int:
+    def _dense_down(self, w: Tensor) -> int:
         """How many parts there are to sum."""
         dims, room, own = self.dims, self.room, self.chosen.dense
-        parts = 1 + own.splits
         self.launches += 1
-        jit.dense_down[(dims.dim // own.bn * parts,)](
-            room.inner, room.attended, proj.weight, mlp.fc2.weight, room.parts, self.rows, dims.dim, dims.ff,
+        jit.dense_down[(dims.dim // own.bn * own.splits,)](
+            room.inner, w, room.parts, self.rows, dims.dim, dims.ff,
             padded(self.rows), own.splits, *_shape(own), self.chosen.pdl, num_warps=own.warps,
             **dependent(self.chosen.pdl),
         )  # fmt: skip
-        return parts
+        return own.splits
 
     def _close(self, bias: Tensor, norm: Affine, hidden: Tensor, parts: int, share: int) -> None:
         dims, room = self.dims, self.room

@@ -14,23 +14,25 @@ from torch import Tensor
 from gapless.kernels.fused import Affine
 from gapless.kernels.sparse import Dense, Mixture, ScaledBlock, SparseDecoder
 from gapless.kernels.stacks import Stack
-from gapless.kernels.triton.choices import MOST_ROWS
+from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS
 from gapless.kernels.triton.sparse_choices import UNIT, SparseDims
 
 FEWEST = 16
 """Columns of the narrowest product on the matrix units."""
-MOST_PARTS, MOST_SPLITS = 16, 16
-"""Of a sum over columns, and of a row's context."""
+MOST_PARTS = 8
+"""Of a sum over columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A block as the kernels read it. `w` [N, D], N = 3 D + FF or the router's rows, which zeros fill up to a multiple
-    of `UNIT`; `bias` float32 [N]; `last` float32 [D]: the biases of what is added to the residual."""
+    of `UNIT`; `bias` float32 [N]; `down` [D, D (+ FF)]: proj, in a dense block with fc2 beside it; `last` float32 [D]:
+    the biases of what is added to the residual."""
 
     block: ScaledBlock
     w: Tensor
     bias: Tensor
+    down: Tensor
     last: Tensor
 
     @property
@@ -41,7 +43,7 @@ class Layer:
 
 @torch.inference_mode()
 def packed(block: ScaledBlock) -> Layer:
-    """Put what reads the norm side by side. The block's own linears become views of that."""
+    """Put what reads the norm side by side, and in a dense block what is added up. Its linears become views of that."""
     mlp = block.mlp
     other = mlp.fc1 if isinstance(mlp, Dense) else mlp.router
     parts = [block.qkv, other]
@@ -52,13 +54,15 @@ def packed(block: ScaledBlock) -> Layer:
     bias = torch.zeros(len(w), dtype=torch.float32, device=w.device)
     bias[:rows] = torch.cat([part.bias for part in parts]).float()
     qkv, moved = (Affine(v, p.bias) for v, p in zip(torch.split(w[:rows], sizes), parts, strict=True))
-    last = block.proj.bias.float()
+    proj, down, last = block.proj, block.proj.weight, block.proj.bias.float()
     if isinstance(mlp, Dense):
-        last = last + mlp.fc2.bias.float()
-        laid: Dense | Mixture = Dense(moved, mlp.fc2)
+        dim, last = len(last), last + mlp.fc2.bias.float()
+        down = torch.cat((down, mlp.fc2.weight), dim=1)
+        proj, fc2 = Affine(down[:, :dim], proj.bias), Affine(down[:, dim:], mlp.fc2.bias)
+        laid: Dense | Mixture = Dense(moved, fc2)
     else:
         laid = Mixture(moved, mlp.up, mlp.down, mlp.count)
-    return Layer(ScaledBlock(block.ln, qkv, block.proj, block.scaling, laid), w, bias, last)
+    return Layer(ScaledBlock(block.ln, qkv, proj, block.scaling, laid), w, bias, down, last)
 
 
 def dims_of(decoder: SparseDecoder) -> SparseDims:
@@ -98,7 +102,7 @@ class Room:
         self.active = room(3 * dim, of=dtype)
         self.shares = room(3 * dim // FEWEST, most, self.heads)
         self.attended = room(most, dim, of=dtype)
-        self.inner = room(most, max(1, dims.ff), of=dtype)
+        self.inner = room(most, dim + dims.ff, of=dtype)
         self.logits = room(most, self.routed)
         self.picked = room(pairs)
         self.chosen = room(pairs, of=torch.int32)
@@ -107,7 +111,7 @@ class Room:
         self.gated = room(pairs, max(1, dims.expert_inner), of=dtype)
         self.said = room(pairs, dim, of=dtype)
         self.parts = room(MOST_PARTS, most, dim)
-        self.scan_parts = room(MOST_SPLITS * 2 * dims.heads * (wide + 2))
+        self.scan_parts = room(MOST_SCANS, dims.heads, wide + 2)
         self.arrived = room(most * dims.heads, of=torch.int32)
 
 

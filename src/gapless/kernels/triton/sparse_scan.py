@@ -48,11 +48,12 @@ class How:
 def scan(decoder: SparseDecoder, dims: SparseDims, room: Room, layer: Layer, at: Reach, own: Own, how: How) -> None:
     """Launch it."""
     tau, tiles, wide = layer.block.scaling, how.tiles, dims.dim // dims.heads
-    experts = dims.experts if layer.routed else 0
+    experts, attended = (dims.experts, room.attended) if layer.routed else (0, room.inner)
     jit.scan[(experts + how.rows * dims.heads * tiles.splits,)](
         room.qkv, room.shares, room.active, tau.weight, tau.levels, own.keys, own.values, at.tables, at.positions,
-        decoder.cos, decoder.sin, room.attended, room.scan_parts, room.arrived, room.logits, room.picked, room.chosen,
-        room.lists, own.taken, at.tables.shape[1], how.rows, wide**-0.5, dims.dim, up(dims.dim), dims.heads,
+        decoder.cos, decoder.sin, attended, room.scan_parts, room.arrived, room.logits, room.picked, room.chosen,
+        room.lists, own.taken, at.tables.shape[1], how.rows, wide**-0.5, dims.dim, up(dims.dim),
+        attended.shape[1], dims.heads,
         room.heads, how.shares, up(max(1, how.shares)), dims.rotary, own.keys.shape[2], padded(how.rows),
         max(1, layer.routed), experts, up(max(1, experts)), max(1, dims.share), tiles.splits, tiles.bt, tiles.stages,
         how.pdl, num_warps=tiles.warps, **dependent(how.pdl),
