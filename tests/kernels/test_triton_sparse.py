@@ -13,7 +13,7 @@ import pytest
 
 from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Gpu, padded
 from gapless.kernels.triton.sparse_choices import MANY, MOST_SHARE, UNIT, Lone, Many, SparseDims, choice
-from gapless.kernels.triton.sparse_room import MOST_PARTS
+from gapless.kernels.triton.sparse_room import MOST_PARTS, NARROWEST
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_CARD, LARGE_CARD = Gpu(99 * 1024, False, {}), Gpu(227 * 1024, True, {})
@@ -69,7 +69,7 @@ def test_tiles_divide_what_they_cut_and_fit(dims: SparseDims, gpu: Gpu) -> None:
         chosen, bm = choice(dims, rows, 2, gpu), padded(rows)
         assert isinstance(chosen, Many) and bm >= rows and (chosen.pdl == 0 or gpu.dependent)
         assert 3 * dims.dim % chosen.up.bn == 0 and UNIT % chosen.up.bn == 0 and dims.ff % chosen.up.bn == 0
-        assert dims.vocab % chosen.head.bn == 0
+        assert dims.vocab % chosen.head.bn == 0 and chosen.up.bn >= NARROWEST
         cuts = [(chosen.up, dims.dim), (chosen.head, dims.dim), (chosen.proj, dims.dim // chosen.proj.splits)]
         cuts += [(chosen.dense, (dims.dim + dims.ff) // chosen.dense.splits)]
         for tile, columns in cuts:

@@ -19,7 +19,9 @@ from gapless.kernels.triton.sparse_choices import UNIT, SparseDims
 
 FEWEST = 16
 """Columns of the narrowest product on the matrix units."""
-MOST_PARTS = 8
+NARROWEST = 32
+"""Rows of weights in a tile of `up`, at least."""
+MOST_PARTS = 6
 """Of a sum over columns."""
 
 
@@ -100,7 +102,7 @@ class Room:
         self.n = room(most, dim, of=dtype)
         self.qkv = room(most, 3 * dim, of=dtype)
         self.active = room(3 * dim, of=dtype)
-        self.shares = room(3 * dim // FEWEST, most, self.heads)
+        self.shares = room(3 * dim // NARROWEST, most, self.heads)
         self.attended = room(most, dim, of=dtype)
         self.inner = room(most, dim + dims.ff, of=dtype)
         self.logits = room(most, self.routed)
