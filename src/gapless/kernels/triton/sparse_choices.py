@@ -75,7 +75,7 @@ EXPERTS = {
         128: Tiles(Portion(128, 64, 64, 4, 3), Portion(128, 64, 64, 4, 3)),
     },
     1: {
-        16: Tiles(Portion(16, 32, 256, 4, 3), Portion(16, 128, 128, 4, 3)),
+        16: Tiles(Portion(16, 32, 256, 4, 3), Portion(16, 64, 128, 4, 4)),
         32: Tiles(Portion(32, 64, 128, 4, 3), Portion(32, 128, 128, 4, 3)),
         64: Tiles(Portion(64, 64, 64, 4, 3), Portion(64, 128, 64, 4, 3)),
         128: Tiles(Portion(128, 64, 64, 4, 3), Portion(128, 64, 64, 4, 3)),
@@ -83,12 +83,12 @@ EXPERTS = {
 }
 """Of experts, by the bytes of their weights, then by the rows of a tile."""
 LONE = Lone(
-    scan=Scan(16, 64, 1, 2),
-    up=(4, 4),
+    scan=Scan(8, 64, 1, 2),
+    up=(8, 4),
     middle=(4, 4),
     experts_down=(4, 8),
     dense_down=(4, 8),
-    head=(4, 4),
+    head=(8, 4),
     columns=1024,
     pdl=EARLY,
 )
@@ -107,8 +107,8 @@ MANY: dict[int, Many] = {
     2: _FEW,
     4: replace(_FEW, scan=Scan(8, 64, 1, 2)),
     8: replace(_FEW, scan=Scan(4, 16, 3, 1), pdl=LATE),
-    16: replace(_FEW, scan=Scan(2, 16, 3, 1), pdl=LATE, ahead=0),
-    32: replace(_FEW, scan=Scan(1, 16, 3, 1), head=Tile(WEIGHTS, 64, 64, 8, 4), pdl=LATE, ahead=0),
+    16: replace(_FEW, scan=Scan(2, 16, 3, 1), pdl=0, ahead=0),
+    32: replace(_FEW, scan=Scan(1, 32, 2, 1), head=Tile(WEIGHTS, 64, 64, 8, 4), pdl=0, ahead=0),
     64: replace(_FEW, scan=Scan(1, 32, 2, 1), head=Tile(ROWS, 128, 64, 4, 4), pdl=LATE, ahead=0),
     128: replace(
         _FEW,
