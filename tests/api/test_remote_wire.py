@@ -51,7 +51,8 @@ def caused(error, cause):
 failures = st.builds(caused, ours | pythons, st.none() | pythons | st.builds(caused, ours, st.none() | pythons))
 finishes = st.builds(Finish, metrics, st.none() | st.sampled_from(FinishReason), st.none() | failures)
 emissions = st.builds(Emission, counts, st.lists(tokens, max_size=5).map(tuple), st.none() | finishes)
-regions = st.builds(Region, counts, st.tuples(*[ids] * 4), texts, st.tuples(ids, ids), ids, ids)
+shapes = st.tuples(*[ids] * 3) | st.tuples(*[ids] * 4)  # of pixels, of crops
+regions = st.builds(Region, counts, shapes, texts, st.tuples(ids, ids), ids, ids)
 notes = failures.map(wire.ErrorNote.of)
 downward = st.one_of(
     st.builds(wire.Open, st.builds(Opening, texts, threads=st.none() | ids, pages=st.none() | ids)),
