@@ -24,7 +24,7 @@ from gapless.models.moondream.config import REVISIONS, read_config
 from gapless.models.moondream.inspecting import inspect
 from gapless.models.moondream.templates import Templates
 from gapless.models.moondream.weights_map import tensor_shapes
-from gapless.skills.base import check_tokenizer
+from gapless.skills.own_tokenizer import check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
 from gapless.weights.hub import have
 

@@ -8,7 +8,11 @@ from safetensors.torch import load_file, save_file
 from tests.fakes.micro import write_micro
 from tests.weights.layout_writers import THIRD, config_of, fp8, plain, write
 
+import gapless
 from gapless.cli.main import main
+from gapless.errors import InvalidCheckpoint
+
+GLINT = Path(gapless.__file__).parent / "assets" / "glint" / "tokenizer.json"
 
 
 @pytest.fixture
@@ -128,3 +132,38 @@ def test_inspect_of_what_cannot_be_read(
 def test_what_is_no_checkpoint(line: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line) == 1
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_looks_at_the_tokenizer_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Garbage, and another model's: what loading would refuse with the same words."""
+    folder = write_micro(tmp_path / "micro")
+    for content, words in (("{}", "must hold a BPE model"), (GLINT.read_text(), "is not this model's")):
+        (folder / "tokenizer.json").write_text(content)
+        assert main(["inspect", str(folder), "--json"]) == 1
+        (problem,) = json.loads(capsys.readouterr().out)["problems"]
+        assert words in problem and str(folder / "tokenizer.json") in problem and "moondream/starmie-v1" in problem
+        with pytest.raises(InvalidCheckpoint) as told:
+            gapless.load(folder, device="cpu")
+        assert str(told.value) == problem
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_tells_machines_too_that_a_file_is_cut_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_micro(tmp_path / "micro")
+    (folder / "model.safetensors").write_bytes(b"half a fil")
+    assert main(["inspect", str(folder), "--json"]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["folder"] == str(folder) and "not a complete" in found["problems"][0] and err == ""
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_of_an_unknown_revision_says_no_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = json.loads((write_micro(tmp_path / "micro") / "config.json").read_text())
+    (tmp_path / "micro" / "config.json").write_text(json.dumps(raw | {"revision": "2025-01-10"}))
+    assert main(["inspect", str(tmp_path / "micro")]) == 1
+    out, err = capsys.readouterr()
+    assert "None" not in out and "not known" in out and "'2025-01-10' is not supported" in err

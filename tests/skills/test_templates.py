@@ -13,7 +13,7 @@ from gapless.errors import InvalidCheckpoint
 from gapless.models.moondream.config import REVISIONS, read_config
 from gapless.models.moondream.templates import HABITS, Templates
 from gapless.records import Flags, ValueHead
-from gapless.skills.base import check_tokenizer
+from gapless.skills.own_tokenizer import check_tokenizer
 from gapless.skills.tokenizer import Tokenizer
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "golden"

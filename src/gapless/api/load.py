@@ -19,10 +19,11 @@ from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
 from gapless.images.crops import CropSpec
-from gapless.models.moondream.config import MoondreamConfig, VisionConfig
+from gapless.models.moondream.config import VisionConfig
 from gapless.models.moondream.identify import identify
 from gapless.models.moondream.templates import Templates
-from gapless.skills.base import SkillContext, check_tokenizer
+from gapless.skills.base import SkillContext
+from gapless.skills.own_tokenizer import open_tokenizer
 from gapless.skills.settings import adapter_name
 from gapless.skills.tokenizer import Tokenizer
 from gapless.weights.folder import find_files
@@ -161,7 +162,7 @@ def _check(opening: Opening) -> None:
 def _load_here(opening: Opening, limits: ImageLimits, picture_cache: int, progress: Progress | None) -> VLM:
     weights = load_weights(opening, progress)
     loaded, table, config = weights.loaded, weights.table, weights.config
-    _tokenizer(loaded.config, loaded.tokenizer_path)
+    open_tokenizer(Templates.of(loaded.config), loaded.tokenizer_path)
     opened, plan = open_device(weights, opening, progress)
     try:
         return assemble(loaded, opened, table, config, limits, plan, weights.shelf, picture_cache)
@@ -193,7 +194,7 @@ def _load_apart(opening: Opening, limits: ImageLimits, picture_cache: int, progr
     located = locate(opening.model, opening.revision)
     files = find_files(located.folder, located.tokenizer)
     config = identify(files, located.behaves)
-    tokenizer = _tokenizer(config, files.tokenizer)
+    tokenizer = open_tokenizer(Templates.of(config), files.tokenizer)
     crops = crop_spec(config.vision)
     rows = opening.max_rows or max(ROWS.values())
     orders = _for_child(opening, located)
@@ -233,14 +234,6 @@ def _plan(fields: Mapping[str, Any] | None) -> GpuPlan | None:
     from gapless.device.sizing import GpuPlan
 
     return GpuPlan(**fields)
-
-
-def _tokenizer(config: MoondreamConfig, path: Path) -> Tokenizer:
-    """A checkpoint's tokenizer. Raises `InvalidCheckpoint` for another model's."""
-    templates = Templates.of(config)
-    tokenizer = Tokenizer.from_file(path, templates.ids.all())
-    check_tokenizer(templates, tokenizer)
-    return tokenizer
 
 
 def assemble(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,8 @@ import typer
 from gapless.cli.models import LICENCE
 from gapless.cli.options import ReportJsonOption
 from gapless.cli.show import json_line
-from gapless.cli.terminal import complain, table
+from gapless.cli.terminal import complain, one_line, table
+from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
     from gapless.models.moondream.config import MoondreamConfig
@@ -35,16 +37,35 @@ def inspect(folder: FolderArgument, json: ReportJsonOption = False) -> int:
     from gapless.weights.hub import have
 
     located = have(folder)
-    found = look(located)
-    shown = _facts(found, located.name)
+    try:
+        found = look(located)
+        shown = _facts(found, located.name, (*found.problems, *_tokenizer_problems(found)))
+    except GaplessError as error:
+        if not json:
+            raise
+        shown = {"folder": str(located.folder), "problems": [one_line(error)]}
     if json:
         json_line(shown)
     else:
         _show(shown)
-    return 1 if found.problems else 0
+    return 1 if shown["problems"] else 0
 
 
-def _facts(found: Inspected, name: str) -> dict[str, Any]:
+def _tokenizer_problems(found: Inspected) -> list[str]:
+    """What loading would say of the tokenizer; that there is none is told already."""
+    from gapless.models.moondream.templates import Templates
+    from gapless.skills.own_tokenizer import open_tokenizer
+
+    if found.config is None or not found.tokenizer.is_file():
+        return []
+    try:
+        open_tokenizer(Templates.of(found.config), found.tokenizer)
+    except GaplessError as error:
+        return [str(error)]
+    return []
+
+
+def _facts(found: Inspected, name: str, problems: Sequence[str]) -> dict[str, Any]:
     from gapless.weights.catalogue import terms_of
     from gapless.weights.facts import MEMORY_IN
     from gapless.weights.hub import BUNDLED
@@ -66,7 +87,7 @@ def _facts(found: Inspected, name: str) -> dict[str, Any]:
         "kv_cache": caches,
         "licence": licence,
         "dimensions": dims,
-        "problems": list(found.problems),
+        "problems": list(problems),
     }
 
 
@@ -80,7 +101,7 @@ def _cache(config: MoondreamConfig, itemsize: int) -> dict[str, Any]:
 
 def _show(shown: dict[str, Any]) -> None:
     dims, problems = shown["dimensions"], shown["problems"]
-    rows = [(key, shown[key]) for key in ("folder", "layout", "revision", "licence")]
+    rows = [(key, shown[key] or "not known") for key in ("folder", "layout", "revision", "licence")]
     rows += [("files", ", ".join(shown["files"])), ("tensors", f"{shown['tensors']}, {shown['bytes'] / 1e9:.3f} GB")]
     rows += [("dtypes", ", ".join(f"{count} {dtype}" for dtype, count in shown["dtypes"].items()))]
     rows += [(part, _dimensions(values)) for part, values in dims.items()]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gapless.errors import InvalidCheckpoint, InvalidRequest, PromptTooLong, UnsupportedSkill, shown
+from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill, shown
 from gapless.models.moondream.templates import Templates, Wrap
 from gapless.records import Picture, Prompt, Sampling, Token
 from gapless.skills.answer import AnswerText
@@ -32,22 +32,6 @@ class SkillContext:
     prefix: int
     max_context: int
     name: str
-
-
-def check_tokenizer(templates: Templates, tokenizer: Tokenizer) -> None:
-    """Raise `InvalidCheckpoint` for a tokenizer that is not this model's.
-
-    A foreign one answers nonsense without any error. The caption templates name their lengths in words, so there it
-    shows.
-    """
-    for length, ids in templates.captions.items():
-        said = tokenizer.decode(ids)
-        if length not in said:
-            raise InvalidCheckpoint(
-                f"tokenizer.json is not this model's: the template of a {length} caption reads {shown(said)}, which "
-                f"should name {length!r}; take the tokenizer the weights were trained with (Moondream 2 of 2025-06-21 "
-                "and later: moondream/starmie-v1)"
-            )
 
 
 class Reader(Protocol):

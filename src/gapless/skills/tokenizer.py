@@ -47,7 +47,17 @@ class Tokenizer:
             source = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidCheckpoint(f"cannot read the tokenizer at {path}: {error}") from error
-        return cls(source, reserved)
+        try:
+            return cls(source, reserved)
+        except InvalidCheckpoint as error:
+            raise InvalidCheckpoint(f"{path} is no tokenizer for this model: {error}") from error
+        except Exception as error:  # a file may hold anything, at any depth
+            raise InvalidCheckpoint(f"{path} is no tokenizer: it is malformed ({type(error).__name__})") from error
+
+    @property
+    def largest(self) -> int:
+        """The largest id that stands for a text."""
+        return max(self._bytes, default=-1)
 
     def encode(self, text: str, *, param: str | None = None) -> tuple[int, ...]:
         """Ids of `text` as ordinary text: no special id, nothing added, nothing cut off.

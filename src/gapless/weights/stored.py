@@ -68,31 +68,44 @@ def open_files(files: Sequence[Path]) -> Iterator[Stored]:
         return
     with ExitStack() as stack:
         handles: dict[str, Any] = {}
-        headers, twice = {}, []
+        known: dict[str, Header] = {}
+        twice: list[str] = []
         for path in files:
             handle = stack.enter_context(_open(path, "pt"))
             found = _headers(handle, path)
-            twice += [f"{name} is there twice (again in {path.name})" for name in found if name in headers]
-            headers |= found
+            twice += _again(known, found)
+            known |= found
             handles |= dict.fromkeys(found, handle)
 
         def read(name: str) -> Tensor:
             tensor: Tensor = handles[name].get_tensor(name)
             return tensor
 
-        yield Stored(tuple(files), headers, tuple(twice), read)
+        yield Stored(tuple(files), known, tuple(twice), read)
 
 
 def read_headers(files: Sequence[Path]) -> dict[str, Header]:
     """What is in the files, without a tensor being read. Raises as `open_files` does."""
+    return look_into(files)[0]
+
+
+def look_into(files: Sequence[Path]) -> tuple[dict[str, Header], tuple[str, ...]]:
+    """As `read_headers`, and which names are there twice."""
     if files[0].suffix in PICKLED:
         with open_files(files) as stored:
-            return dict(stored.headers)
+            return dict(stored.headers), ()
     headers: dict[str, Header] = {}
+    twice: list[str] = []
     for path in files:
         with _open(path, "np") as handle:
-            headers |= _headers(handle, path)
-    return headers
+            found = _headers(handle, path)
+        twice += _again(headers, found)
+        headers |= found
+    return headers, tuple(twice)
+
+
+def _again(known: Mapping[str, Header], found: Mapping[str, Header]) -> list[str]:
+    return [f"{name} is there twice (again in {header.path.name})" for name, header in found.items() if name in known]
 
 
 def _open(path: Path, framework: str) -> Any:

@@ -1,11 +1,12 @@
 """A Moondream's folder looked at, not loaded: what it is, and what does not fit.
 
 In: a folder. Out: `Inspected`. No weight is read. Everything that loading it would refuse is in `problems`, but for
-values within tensors.
+values within tensors, and for what the tokenizer says: what reads texts is above this room.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from gapless.weights.facts import Facts, facts
 from gapless.weights.folder import CONFIG, TOKENIZER, ModelFolder, find_weights, remedy
 from gapless.weights.hub import Located
 from gapless.weights.recipes import Kept
-from gapless.weights.stored import read_headers
+from gapless.weights.stored import Header, look_into
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Inspected:
 
     folder: Path
     files: tuple[Path, ...]
+    tokenizer: Path
+    """Where it has to lie."""
     layout: str
     config: MoondreamConfig | None
     facts: Facts
@@ -42,12 +45,12 @@ def inspect(located: Located) -> Inspected:
     missing = [path.name for path in (files.config, *files.weights) if not path.is_file()]
     if missing:
         raise ModelNotFound(f"{folder} lacks {', '.join(missing[:8])}; nothing of it can be told.", param="folder")
-    headers = read_headers(files.weights)
-    problems = [] if files.tokenizer.is_file() else [f"missing {TOKENIZER}. {remedy([TOKENIZER])}"]
+    headers, twice = look_into(files.weights)
+    problems = list(twice) if files.tokenizer.is_file() else [*twice, f"missing {TOKENIZER}. {remedy([TOKENIZER])}"]
     try:
         config = identify(files, located.behaves)
     except GaplessError as error:
-        return Inspected(folder, files.weights, layout_of(headers), None, facts(headers, ()), (*problems, str(error)))
+        return _inspected(files, headers, None, facts(headers, ()), (*problems, str(error)))
     wanted = tensor_shapes(config)
     planned = plan(headers, wanted)
     parts = {name: part for recipe in planned.recipes.values() for name, part in recipe.parts().items()}
@@ -55,4 +58,14 @@ def inspect(located: Located) -> Inspected:
     shapes = [wanted[name] for name, recipe in planned.recipes.items() if not isinstance(recipe, Kept)]
     kept = [recipe.name for recipe in planned.recipes.values() if isinstance(recipe, Kept)]
     numbers = facts(headers, shapes, [headers[name] for name in kept])
-    return Inspected(folder, files.weights, layout_of(headers), config, numbers, tuple(problems))
+    return _inspected(files, headers, config, numbers, tuple(problems))
+
+
+def _inspected(
+    files: ModelFolder,
+    headers: Mapping[str, Header],
+    config: MoondreamConfig | None,
+    numbers: Facts,
+    problems: tuple[str, ...],
+) -> Inspected:
+    return Inspected(files.folder, files.weights, files.tokenizer, layout_of(headers), config, numbers, problems)

@@ -87,6 +87,27 @@ HABITS: Mapping[str, Habits] = {
 }
 
 
+WORDS: Mapping[Ids, str] = {
+    (198, 198, 16438, 8305, 25): "Short caption:",
+    (198, 198, 24334, 1159, 25): "Caption:",
+    (198, 198, 14617, 8305, 25): "Long caption:",
+    (198, 198, 24361, 25): "Question:",
+    (198, 198, 33706, 25): "Answer:",
+    (198, 198, 47504, 25): "Detect:",
+    (198, 198, 12727, 25): "Point:",
+}
+"""What the published templates of the revisions that are asked in words say in their tokenizer, GPT-2's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What ids of a template have to say in the model's own tokenizer, in any case of letters."""
+
+    name: str
+    ids: Ids
+    words: str
+
+
 @dataclass(frozen=True, slots=True)
 class Templates:
     """All that a model's prompts are made of. A skill the model lacks is None; `reason` None: no reasoning.
@@ -150,6 +171,14 @@ class Templates:
             "segment": self.segment,
         }
         return tuple(skill for skill, template in having.items() if template)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """The templates of which it is known what they say: words of their own, or captions by their lengths."""
+        own = WORDS if self.worded else {}
+        read = [Reading(f"{length} caption", ids, own.get(ids, length)) for length, ids in self.captions.items()]
+        asked = {"query": self.query, "detect": self.detect, "point": self.point}
+        wraps = [(skill, ids) for skill, wrap in asked.items() if wrap for ids in (wrap.prefix, wrap.suffix)]
+        return (*read, *(Reading(skill, ids, own[ids]) for skill, ids in wraps if ids in own))
 
     def rules(self) -> Rules:
         """The constraint rules of this model. Raises `InvalidCheckpoint` for a tokenizer without coordinate ids."""
