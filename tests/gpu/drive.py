@@ -40,6 +40,7 @@ SANITIZERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda/compute-s
 OWN = (
     "test_cuda_experts.py",
     "test_cuda_sampler.py",
+    "test_cuda_sparse.py",
     "test_cuda_hash.py",
     "test_cuda_prefix.py",
     "test_cuda_equality.py",
@@ -114,6 +115,7 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("moondream2", 1, 200, (*PYTEST, "tests/gpu/test_cuda_moondream2.py", "--durations=8")),
         Section("adapters", 1, 420, (*PYTEST, "tests/gpu/test_cuda_adapters.py", "--durations=8")),
         Section("experts", 1, 240, (*PYTEST, "tests/gpu/test_cuda_experts.py")),
+        Section("sparse", 1, 300, (*PYTEST, "tests/gpu/test_cuda_sparse.py")),
         Section("sampler", 1, 240, (*PYTEST, "tests/gpu/test_cuda_sampler.py")),
         *([Section("others", 1, 150, (*PYTEST, *others))] if others else []),
         Section("sanitizer", 1, 180, sanitizer()),
