@@ -52,9 +52,9 @@ def ample(model) -> Iterator[Played]:
 
 
 def test_its_memory_is_the_plans(loaded):
-    """Weights, 18.54 GB, and a few small tables."""
+    """Weights, 18.54 GB, a few small tables, and what lies between a step's kernels, 22 MB."""
     model, taken = loaded
-    assert 2 * 9_268_626_928 <= taken < 2 * 9_268_626_928 + 50e6
+    assert 2 * 9_268_626_928 <= taken < 2 * 9_268_626_928 + 75e6
     assert model.page_bytes(16) == 16 * 196_608
 
 

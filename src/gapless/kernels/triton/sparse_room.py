@@ -19,9 +19,9 @@ from gapless.kernels.triton.sparse_choices import UNIT, SparseDims
 
 FEWEST = 16
 """Columns of the narrowest product on the matrix units."""
-NARROWEST = 32
+NARROWEST = 64
 """Rows of weights in a tile of `up`, at least."""
-MOST_PARTS = 6
+MOST_PARTS = 5
 """Of a sum over columns."""
 
 
