@@ -114,3 +114,11 @@ def test_the_smaller_float_types_run(micro_folder, pictures, dtype):
 
 def test_a_model_says_what_it_is(vlm):
     assert repr(vlm).startswith("VLM('") and "on cpu" in repr(vlm)
+
+
+def test_a_context_beyond_the_models_own_is_told_with_that_limit(micro_folder):
+    for length in (193, 32769, 10**9):
+        with pytest.raises(
+            errors.InvalidRequest, match=f"max_context is {length}, but must be from 18 .* to 192 with this"
+        ):
+            gapless.load(micro_folder, max_context=length, device="cpu")

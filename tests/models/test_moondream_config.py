@@ -2,14 +2,26 @@
 
 import copy
 import math
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from tests.fakes.micro import micro_config
 
 from gapless.errors import InvalidCheckpoint, InvalidRequest
-from gapless.models.moondream.config import REVISIONS, Template, read_config, with_context
+from gapless.models.moondream.config import (
+    REVISIONS,
+    MoeConfig,
+    RegionConfig,
+    Template,
+    TextConfig,
+    TokenizerConfig,
+    VisionConfig,
+    read_config,
+    with_context,
+)
+from gapless.models.moondream.limits import bounds
 from gapless.models.moondream.weights_map import tensor_shapes
 
 
@@ -92,7 +104,7 @@ def test_templates_name_the_skills_a_model_has() -> None:
         (changed(text={"moe": {"num_experts": 0}}), ["text.moe.num_experts is 0"]),
         (changed(text={"moe": [8]}), ["text.moe is not an object"]),
         (changed(text={"tau": "swish"}), ["text.tau is 'swish'", "none, erf, tanh"]),
-        (changed(text={"max_context": 32769}), ["max_context 32769", "32768"]),
+        (changed(text={"max_context": 32769}), ["max_context is 32769", "32768"]),
         (changed(region={"heads": True, "sizes": []}), ["region.heads is True", "region.sizes is []"]),
         (changed(text={"n_kv_heads": 2}), ["n_kv_heads 2", "grouped-query"]),
         (changed(text={"dim": "64"}), ["text.dim is '64'"]),
@@ -137,3 +149,56 @@ def test_a_context_can_be_chosen(revision, least, most):
         with pytest.raises(InvalidRequest, match=f"from 731 .* to {most} ") as raised:
             with_context(config, length)
         assert raised.value.param == "max_context"
+
+
+NUMBERS = [
+    (section, f.name)
+    for section, kind in (("text", TextConfig), ("vision", VisionConfig), ("region", RegionConfig))
+    for f in fields(kind)
+    if f.type in ("int", "float")
+]
+
+
+def test_every_number_has_a_least_and_a_most() -> None:
+    """Counts are looped over and widths allocated: none is taken without bound, and none that is not finite."""
+    tested = [*NUMBERS, *(("moe", f.name) for f in fields(MoeConfig))]
+    tested += [("tokenizer", f.name) for f in fields(TokenizerConfig) if f.name != "templates"]
+    assert len(tested) == 38
+    for section, name in tested:
+        low, high = bounds(name)
+        assert high <= 2**20 or name == "rope_theta"
+        wrong = [low - 1, 10**9 if high < 10**9 else 10**30, 10**400, math.inf, -math.inf, math.nan, "x", True, []]
+        for value in wrong:
+            raw = changed(text={"moe": {name: value}}) if section == "moe" else changed(**{section: {name: value}})
+            with pytest.raises(InvalidCheckpoint) as told:
+                read_config(raw, where="/models/x/config.json")
+            wanted = (
+                rf"/models/x/config\.json: (text\.)?{section}\.{name} is .+, expected a (whole )?number from {low} to"
+            )
+            assert re.match(wanted, str(told.value)), str(told.value)
+
+
+def test_a_billion_layers_are_refused_with_field_value_and_limit() -> None:
+    with pytest.raises(InvalidCheckpoint, match=r"text\.n_layers is 1000000000, expected a whole number from 1 to 256"):
+        read_config(changed(text={"n_layers": 10**9}))
+    with pytest.raises(InvalidCheckpoint, match=r"vision\.max_crops is 1000000, expected a whole number from 1 to 64"):
+        read_config(changed(vision={"max_crops": 10**6}))
+    with pytest.raises(InvalidCheckpoint, match=r"text\.rope_theta is inf, expected a number from 1 to 1000000000000"):
+        read_config(changed(text={"rope_theta": math.inf}))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"config": [1]}, "config is [1], expected an object"),
+        ({"revision": ["2025-06-21"]}, "revision ['2025-06-21'] is not supported"),
+        ({"model_type": {}}, "model_type {} is not supported"),
+        ({"tokenizer": {"templates": {"caption": {str(i): [1] for i in range(17)}}}}, "17 lengths of captions"),
+        ({"tokenizer": {"templates": {"point": {"prefix": [1] * 65, "suffix": []}}}}, "at most 64 token ids"),
+        ({"tokenizer": {"templates": {"point": {"prefix": "12", "suffix": []}}}}, "at most 64 token ids"),
+        ({"tokenizer": {"templates": {"point": {"prefix": [True], "suffix": []}}}}, "expected token ids"),
+    ],
+)
+def test_other_values_of_the_wrong_kind(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match=re.escape(words)):
+        read_config(raw)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "ROWS", "Progress", "assemble", "check_size", "crop_spec", "load", "open_model"]
 
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
-LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64, "max_context": 32768}
-"""The most that `load` takes: beyond it lies no use, only memory that runs out."""
+LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64, "max_context": 2**31 - 1}
+"""The most that `load` takes: beyond it lies no use, only memory that runs out. A context's limit is its model's."""
 SPARE_PICTURES = 4
 """Room of an engine process for pictures of requests that wait, beside those of all rows."""
 

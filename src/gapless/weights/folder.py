@@ -61,7 +61,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON ({error}). Download the model again.") from error
     if not isinstance(content, dict):
-        raise InvalidCheckpoint(f"{path} holds a {type(content).__name__}, expected an object.")
+        raise InvalidCheckpoint(
+            f"{path} holds a {type(content).__name__}, expected an object. Download the model again."
+        )
     return content
 
 
@@ -83,5 +85,8 @@ def _shards(index: Path) -> tuple[Path, ...]:
     names = sorted({str(name) for name in weight_map.values()})
     strange = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
     if strange:
-        raise InvalidCheckpoint(f"{index} names files outside its folder, or no safetensors: {', '.join(strange[:4])}.")
+        raise InvalidCheckpoint(
+            f"{index} names files outside its folder, or no safetensors: {', '.join(strange[:4])}. "
+            "Download the model again."
+        )
     return tuple(index.parent / name for name in names)

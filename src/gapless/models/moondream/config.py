@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gapless.errors import InvalidCheckpoint, InvalidRequest
+from gapless.errors import InvalidCheckpoint, InvalidRequest, shown
+from gapless.models.moondream.limits import MOST_CAPTIONS, MOST_CONTEXT, MOST_IDS, expected
 
 REVISION = "2025-06-21"
 JANUARY = "2025-01-09"
@@ -20,8 +21,6 @@ JANUARY = "2025-01-09"
 MOONDREAM_3 = "moondream3"
 MODEL_TYPES = ("moondream1", "moondream2", MOONDREAM_3)
 """`moondream1` is what the published Moondream 2 checkpoints call themselves."""
-MOST_CONTEXT = 32768
-"""The longest context any of the family was made for."""
 
 Ids = tuple[int, ...]
 
@@ -214,14 +213,16 @@ REVISIONS: Mapping[str, MoondreamConfig] = {
 """What a checkpoint of each revision is where its file says nothing: published files hardly give a dimension."""
 
 
-def read_config(raw: Mapping[str, Any], revision: str | None = None) -> MoondreamConfig:
-    """Check and type a parsed `config.json`. Raises `InvalidCheckpoint` naming every fault.
+def read_config(raw: Mapping[str, Any], revision: str | None = None, where: str = "config.json") -> MoondreamConfig:
+    """Check and type a parsed `config.json`. Raises `InvalidCheckpoint` naming every fault, and the file: `where`.
 
     `revision`: what it is known to be from elsewhere; it counts where the file itself names none.
     """
     sections = raw["config"] if isinstance(raw.get("config"), Mapping) else raw
-    base = _base(raw, sections, revision)
+    base = _base(raw, sections, revision, where)
     faults: list[str] = []
+    if raw.get("config") is not None and sections is raw:
+        faults.append(f"config is {shown(raw['config'])}, expected an object")
     config = MoondreamConfig(
         text=_text(sections, base.text, faults),
         vision=replace(base.vision, **_section(sections, "vision", VisionConfig, faults)),
@@ -231,7 +232,7 @@ def read_config(raw: Mapping[str, Any], revision: str | None = None) -> Moondrea
     )
     faults = faults or list(_faults(config))
     if faults:
-        raise InvalidCheckpoint(f"config.json: {'; '.join(faults)}. Take the config.json that belongs to the weights.")
+        raise InvalidCheckpoint(f"{where}: {'; '.join(faults)}. Take the config.json that belongs to the weights.")
     return config
 
 
@@ -249,15 +250,17 @@ def with_context(config: MoondreamConfig, length: int) -> MoondreamConfig:
     return replace(config, text=replace(text, max_context=length))
 
 
-def _base(raw: Mapping[str, Any], sections: Mapping[str, Any], revision: str | None) -> MoondreamConfig:
+def _base(raw: Mapping[str, Any], sections: Mapping[str, Any], revision: str | None, where: str) -> MoondreamConfig:
     """The revision that a file says it is, or is known to be, or looks like."""
     kind, text = raw.get("model_type", MODEL_TYPES[0]), sections.get("text")
     if kind not in MODEL_TYPES:
-        raise InvalidCheckpoint(f"model_type {kind!r} is not supported; this version runs {', '.join(MODEL_TYPES)}.")
+        known = ", ".join(MODEL_TYPES)
+        raise InvalidCheckpoint(f"{where}: model_type {shown(kind)} is not supported; this version runs {known}.")
     third = kind == MOONDREAM_3 or (isinstance(text, Mapping) and bool(text.get("moe")))
     named = raw.get("revision") or revision or (MOONDREAM_3 if third else REVISION)
-    if named not in REVISIONS:
-        raise InvalidCheckpoint(f"Revision {named!r} is not supported; this version runs {', '.join(REVISIONS)}.")
+    if not isinstance(named, str) or named not in REVISIONS:
+        runs = ", ".join(REVISIONS)
+        raise InvalidCheckpoint(f"{where}: revision {shown(named)} is not supported; this version runs {runs}.")
     return REVISIONS[named]
 
 
@@ -281,22 +284,12 @@ def _section(sections: Mapping[str, Any], name: str, into: type, faults: list[st
         value = given.get(f.name)
         if value is None or f.name in ("templates", "moe"):
             continue
-        expected = _expected(f.name, str(f.type), f.metadata.get("choices"), value)
-        if expected is None:
+        wanted = expected(f.name, str(f.type), f.metadata.get("choices"), value)
+        if wanted is None:
             known[f.name] = value
         else:
-            faults.append(f"{within}{name}.{f.name} is {value!r}, expected {expected}")
+            faults.append(f"{within}{name}.{f.name} is {shown(value)}, expected {wanted}")
     return known
-
-
-def _expected(name: str, kind: str, choices: tuple[str, ...] | None, value: Any) -> str | None:
-    """What a field's value should have been; None if it is that."""
-    if choices is not None:
-        return None if value in choices else f"one of {', '.join(choices)}"
-    allowed = (int, float) if kind == "float" else (int,)
-    low = 0 if name.endswith("_id") or name in ("overlap_margin", "start_layer") else 1
-    right = isinstance(value, allowed) and not isinstance(value, bool) and value >= low
-    return None if right else f"a number of at least {low}"
 
 
 def _tokenizer(sections: Mapping[str, Any], base: TokenizerConfig, faults: list[str]) -> TokenizerConfig:
@@ -308,7 +301,7 @@ def _tokenizer(sections: Mapping[str, Any], base: TokenizerConfig, faults: list[
     try:
         return replace(tokenizer, templates=_templates(templates))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        faults.append(f"tokenizer.templates is malformed ({error!r})")
+        faults.append(f"tokenizer.templates is malformed ({type(error).__name__}: {error})")
         return tokenizer
 
 
@@ -319,13 +312,17 @@ def _templates(given: Mapping[str, Any]) -> TemplatesConfig:
         skill: Template(_ids(given[skill]["prefix"]), _ids(given[skill]["suffix"])) if given.get(skill) else None
         for skill in ("query", "detect", "point", "segment")
     }
+    if caption and len(caption) > MOST_CAPTIONS:
+        raise ValueError(f"{len(caption)} lengths of captions, at most {MOST_CAPTIONS}")
     lengths = {str(length): _ids(ids) for length, ids in caption.items()} if caption else None
     return TemplatesConfig(caption=lengths, **around)
 
 
 def _ids(given: Any) -> Ids:
-    if not all(isinstance(i, int) and i >= 0 for i in given):
-        raise ValueError(f"expected token ids, got {given!r}")
+    if not isinstance(given, list) or len(given) > MOST_IDS:
+        raise ValueError(f"expected a list of at most {MOST_IDS} token ids, got {shown(given)}")
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in given):
+        raise ValueError(f"expected token ids, got {shown(given)}")
     return tuple(given)
 
 
@@ -359,8 +356,6 @@ def _text_faults(text: TextConfig) -> Iterator[str]:
         yield f"text.dim {text.dim} is not a multiple of 4 * n_heads ({4 * text.n_heads})"
     if text.max_context <= text.prefix_attn:
         yield f"text.max_context {text.max_context} does not hold the picture block of {text.prefix_attn}"
-    if text.max_context > MOST_CONTEXT:
-        yield f"text.max_context {text.max_context} is over {MOST_CONTEXT}, the longest any of the family was made for"
     if text.moe is not None and text.moe.experts_per_token > text.moe.num_experts:
         yield f"text.moe chooses {text.moe.experts_per_token} of {text.moe.num_experts} experts"
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gapless.errors import InvalidCheckpoint
+from gapless.errors import InvalidCheckpoint, shown
 from gapless.models.moondream.config import MOONDREAM_3, REVISION, WORDED, MoondreamConfig, read_config
 from gapless.models.moondream.names import INTERNAL, canonical, layout_of
 from gapless.weights.folder import ModelFolder, read_json
@@ -26,10 +26,10 @@ def identify(files: ModelFolder, behaves: str | None = None) -> MoondreamConfig:
     raw = read_json(files.config)
     said = raw.get("revision")
     if said and behaves and said != behaves:
-        raise InvalidCheckpoint(f"{files.config} says it is {said!r}, not {behaves!r}; leave the revision out.")
+        raise InvalidCheckpoint(f"{files.config} says it is {shown(said)}, not {behaves!r}; leave the revision out.")
     if not behaves and not _says_itself(raw):
         behaves = _seen(read_headers(files.weights), files.weights[0], files.folder)
-    return read_config(raw, behaves)
+    return read_config(raw, behaves, str(files.config))
 
 
 def _says_itself(raw: Mapping[str, Any]) -> bool:
