@@ -54,7 +54,8 @@ BenchModelOption = Annotated[
         "--model",
         metavar="NAME|FOLDER",
         rich_help_panel=RUN,
-        help="Not given: on a GPU random, full-size random weights, as fast as trained ones; on a CPU glint.",
+        help="Not given: on a GPU random, full-size random weights, as fast as trained ones; on a CPU glint. "
+        "moondream-3 and moondream-3.1 are random weights too.",
     ),
 ]
 DepthsOption = Annotated[
