@@ -26,6 +26,8 @@ PLACED = 32
 """Tokens that one program of `place` takes."""
 COPIES_TILES = (9, 0)
 """The least compute capability with such an engine."""
+WORD = 8
+"""Numbers in a word of the copy engine."""
 
 
 class TritonPrompts:
@@ -78,7 +80,7 @@ class TritonPrompts:
     ) -> None:
         """See `PromptKernels`."""
         heads, page, width = keys.shape[1:]
-        tile, bulk = self._tile, copies_tiles(up.device) if self._bulk is None else self._bulk
+        tile, bulk = self._tile, copies_tiles(up) if self._bulk is None else self._bulk
         self.launches += 1
         prompt_jit.attend[((runs.runs if last else runs.tiles).shape[0], heads)](
             up, _described(up, tile.keys, width) if bulk else up, keys, values, runs.runs, runs.tiles, runs.sees,
@@ -96,10 +98,14 @@ class TritonPrompts:
         )  # fmt: skip
 
 
+def copies_tiles(matrix: Tensor) -> bool:
+    """Whether the GPU has a copy engine that takes tiles of such a matrix: its rows must be whole words."""
+    return matrix.is_cuda and _capability(matrix.device) >= COPIES_TILES and matrix.shape[1] % WORD == 0
+
+
 @cache
-def copies_tiles(device: torch.device) -> bool:
-    """Whether the GPU has a copy engine that takes tiles of matrices."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= COPIES_TILES
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def _described(up: Tensor, rows: int, columns: int) -> TensorDescriptor:
