@@ -20,12 +20,13 @@ TILE = 8
 
 
 class PlainPrompts:
-    """`calls` names what was called, in order."""
+    """`calls` names what was called, in order; `products` are rows and columns of what `linear` made."""
 
     tile = TILE
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.products: list[tuple[int, ...]] = []
 
     def fits(self, dtype: torch.dtype, dim: int, heads: int, page_size: int) -> bool:
         return True
@@ -38,6 +39,7 @@ class PlainPrompts:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
         self.calls.append("linear")
+        self.products.append(tuple(out.shape))
         said = F.linear(x, weight, bias)
         out.copy_(out + said if bias is None else said)
 

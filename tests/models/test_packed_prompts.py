@@ -49,6 +49,7 @@ def test_of_the_last_layer_only_what_last_tokens_need_is_computed(monkeypatch):
     monkeypatch.setattr(Packing, "linear", staticmethod(counted))
     prompts.forward(scene.tokens, scene.runs, scene.cache)
     assert taken == [(5, 96)]
+    assert packing.kernels.plain.products == [(53, 3 * 64 + 96), (53, 64), (53, 3 * 64), (5, 64)]
 
 
 @torch.inference_mode()
