@@ -71,6 +71,73 @@ def product(x, w, first_row, first_column, rows, K: tl.constexpr, LENGTH: tl.con
 
 
 @triton.jit
+def begun(x, w, first_row, first_column, K: tl.constexpr, LENGTH: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+          PDL: tl.constexpr, AHEAD: tl.constexpr):
+    """The first BK columns of BN rows of w, asked for before waiting for the kernel before: they do not depend on it;
+    and as many of the row x.
+
+    `AHEAD` columns behind them come to L2 meanwhile.
+    """
+    k = first_column + tl.arange(0, BK)
+    row = first_row + tl.arange(0, BN)
+    if PDL == 1:
+        gdc_launch_dependents()
+    weights = tl.load(w + row[:, None] * K + k[None, :], eviction_policy="evict_first")
+    if PDL:
+        if AHEAD > 0 and LENGTH > BK:
+            column = first_column + BK + tl.arange(0, AHEAD // 64) * 64
+            prefetch(w + row[:, None] * K + tl.minimum(column, first_column + LENGTH - 1)[None, :])
+        gdc_wait()
+    return weights, tl.load(x + k)
+
+
+@triton.jit
+def summed(x, w, weights, inputs, first_row, first_column, K: tl.constexpr, LENGTH: tl.constexpr, BN: tl.constexpr,
+           BK: tl.constexpr, STAGES: tl.constexpr):
+    """`product` of a single row in `MODE` 2, with what `begun` gave."""
+    k = first_column + tl.arange(0, BK)
+    w_at = w + (first_row + tl.arange(0, BN))[:, None] * K + k[None, :]
+    sums = weights.to(tl.float32) * inputs.to(tl.float32)[None, :]
+    for at in tl.range(BK, LENGTH, BK, num_stages=STAGES):
+        weights = tl.load(w_at + at, eviction_policy="evict_first")
+        sums += weights.to(tl.float32) * tl.load(x + k + at).to(tl.float32)[None, :]
+    return tl.sum(sums, 1)[None, :]
+
+
+@triton.jit
+def behind(x, w, first_row, first_column, rows, K: tl.constexpr, LENGTH: tl.constexpr, BM: tl.constexpr,
+           BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
+           AHEAD: tl.constexpr):
+    """Wait for the kernel before, multiply as `product` does, and let the next kernel start if it has not yet."""
+    if MODE == 2:
+        weights, inputs = begun(x, w, first_row, first_column, K, LENGTH, BN, BK, PDL, AHEAD)
+        total = summed(x, w, weights, inputs, first_row, first_column, K, LENGTH, BN, BK, STAGES)
+    else:
+        follow(w, first_row, first_column, K, BN, AHEAD, PDL)
+        total = product(x, w, first_row, first_column, rows, K, LENGTH, BM, BN, BK, STAGES, MODE)
+    if PDL == 2:
+        gdc_launch_dependents()
+    return total
+
+
+@triton.jit
+def normed(x, w, stats, first, rows, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr,
+           BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
+           AHEAD: tl.constexpr):
+    """`behind` over all D columns, and `normalised`: a single row's while its weights are still on their way."""
+    if MODE == 2:
+        weights, inputs = begun(x, w, first, 0, D, D, BN, BK, PDL, AHEAD)
+        mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
+        total = summed(x, w, weights, inputs, first, 0, D, D, BN, BK, STAGES)
+        if PDL == 2:
+            gdc_launch_dependents()
+    else:
+        total = behind(x, w, first, 0, rows, D, D, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
+        mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
+    return total, mean, scale
+
+
+@triton.jit
 def gelu_tanh(x):
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), written as a sigmoid."""
     return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))

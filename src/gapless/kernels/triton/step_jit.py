@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, with_inputs, with_outputs
-from gapless.kernels.triton.parts_jit import follow, gelu_tanh, normalised, product
+from gapless.kernels.triton.parts_jit import behind, gelu_tanh, normed
 
 
 @triton.jit
@@ -27,8 +27,8 @@ def entry(given, x, x32, stats, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: 
     """Row `program_id` of what is given [B, D] -> its copy x, the residual x32, and statistics of TILES parts."""
     row = tl.program_id(0)
     if PDL:
+        gdc_wait()  # first: what starts from here on may read all that was there before this step
         gdc_launch_dependents()
-        gdc_wait()
     WIDE: tl.constexpr = D // TILES
     t = tl.arange(0, TILES_UP)
     at = t[:, None] * WIDE + tl.arange(0, WIDE)[None, :]
@@ -54,12 +54,8 @@ def up(x, stats, w, bias, sums, qkv, inner, rows, lora, D: tl.constexpr, FF: tl.
             narrow_inputs(x, stats, lora, D, RANK, MOST, LEAD, TILES, TILES_UP, BM, DEEP, PDL)
             return
     first = (tl.program_id(0) - LEAD) * BN
-    follow(w, first, 0, D, BN, AHEAD, PDL)
-    total = product(x, w, first, 0, rows, D, D, BM, BN, BK, STAGES, MODE)
-    if PDL == 2:
-        gdc_launch_dependents()
+    total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
-    mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
     out = scale[:, None] * (total - mean[:, None] * tl.load(sums + n)[None, :]) + tl.load(bias + n)[None, :]
     if LEAD > 0:
         out = with_inputs(out, lora, first, rows, D, RANK, MOST, LEAD, BM, BN, MODE)
@@ -77,10 +73,8 @@ def head(x, stats, w, bias, sums, logits, rows, D: tl.constexpr, VOCAB: tl.const
          MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr):
     """x [BM, D] -> logits float32 [rows, VOCAB]: the last norm, folded as in `up`, and the head."""
     first = tl.program_id(0) * BN
-    follow(w, first, 0, D, BN, AHEAD, PDL)
-    total = product(x, w, first, 0, rows, D, D, BM, BN, BK, STAGES, MODE)
+    total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
-    mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
     out = scale[:, None] * (total - mean[:, None] * tl.load(sums + n)[None, :]) + tl.load(bias + n)[None, :]
     tl.store(logits + m[:, None] * VOCAB + n[None, :], out, mask=(m < rows)[:, None] & (n >= 0)[None, :])
 
@@ -105,28 +99,26 @@ def joined(best, weight, total, score, v):
 
 
 @triton.jit
-def seen(q, keys, values, table, own, begin, end, H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr,
-         BT: tl.constexpr, STAGES: tl.constexpr):
-    """The running softmax of one head over positions begin..end-1, BT at a time."""
-    d = tl.arange(0, WIDE)
-    best = tl.full([1], -1e30, tl.float32)
-    weight = tl.zeros([1], tl.float32)
-    total = tl.zeros([WIDE], tl.float32)
-    for first in tl.range(begin, end, BT, num_stages=STAGES):
-        t = first + tl.arange(0, BT)
-        there = t < end
-        page = tl.load(table + t // PAGE, mask=there, other=0).to(tl.int64)
-        at = ((page * H + own) * PAGE + t % PAGE) * WIDE
-        k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0, eviction_policy="evict_first")
-        v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0, eviction_policy="evict_first")
-        score = tl.where(there, tl.sum(k.to(tl.float32) * q[None, :], 1), -1e30)
-        now = tl.maximum(best, tl.max(score, 0))
-        p = tl.where(there, tl.exp(score - now), 0.0)
-        fade = tl.exp(best - now)
-        weight = weight * fade + tl.sum(p, 0)
-        total = total * fade + tl.sum(p[:, None] * v.to(tl.float32), 0)
-        best = now
-    return best, weight, total
+def tokens(keys, values, table, own, first, end, H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr,
+           BT: tl.constexpr):
+    """Keys and values [BT, WIDE] of one head from position `first` on, and which of them are before `end`."""
+    t, d = first + tl.arange(0, BT), tl.arange(0, WIDE)
+    there = t < end
+    page = tl.load(table + t // PAGE, mask=there, other=0).to(tl.int64)
+    at = ((page * H + own) * PAGE + t % PAGE) * WIDE
+    k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0, eviction_policy="evict_first")
+    v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0, eviction_policy="evict_first")
+    return k, v, there
+
+
+@triton.jit
+def taken(best, weight, total, q, k, v, there):
+    """A running softmax with these keys and values in it too."""
+    score = tl.where(there, tl.sum(k.to(tl.float32) * q[None, :], 1), -1e30)
+    now = tl.maximum(best, tl.max(score, 0))
+    p = tl.where(there, tl.exp(score - now), 0.0)
+    fade = tl.exp(best - now)
+    return now, weight * fade + tl.sum(p, 0), total * fade + tl.sum(p[:, None] * v.to(tl.float32), 0)
 
 
 @triton.jit
@@ -164,18 +156,29 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
     pair = (tl.program_id(0) - LEAD) // SPLITS
     part = (tl.program_id(0) - LEAD) % SPLITS
     row, own = pair // H, pair % H
-    if PDL:
-        if PDL == 1:
-            gdc_launch_dependents()
-        gdc_wait()
     d = tl.arange(0, WIDE)
-    position = tl.load(positions + row).to(tl.int32)
     mine, table = qkv + row * (3 * D) + own * WIDE, tables + row * columns
-    q = rotated(mine, d, cos, sin, position, ROTARY) * scale
+    position = tl.load(positions + row).to(tl.int32)
     share = ((position + SPLITS * 16 - 1) // (SPLITS * 16)) * 16
     begin = part * share
     end = tl.minimum(begin + share, position)
-    best, weight, total = seen(q, keys, values, table, own, begin, end, H, PAGE, WIDE, BT, STAGES)
+    best = tl.full([1], -1e30, tl.float32)
+    weight = tl.zeros([1], tl.float32)
+    total = tl.zeros([WIDE], tl.float32)
+    if PDL == 1:  # what earlier steps wrote is read while the kernel before ends
+        gdc_launch_dependents()
+        k, v, there = tokens(keys, values, table, own, begin, end, H, PAGE, WIDE, BT)
+        gdc_wait()
+        q = rotated(mine, d, cos, sin, position, ROTARY) * scale
+        best, weight, total = taken(best, weight, total, q, k, v, there)
+        begin += BT
+    else:
+        if PDL:
+            gdc_wait()
+        q = rotated(mine, d, cos, sin, position, ROTARY) * scale
+    for first in tl.range(begin, end, BT, num_stages=STAGES):
+        k, v, there = tokens(keys, values, table, own, first, end, H, PAGE, WIDE, BT)
+        best, weight, total = taken(best, weight, total, q, k, v, there)
     if PDL == 2:
         gdc_launch_dependents()
     if part == SPLITS - 1:
@@ -203,10 +206,7 @@ def down(inner, w, bias, x32, x, stats, parts, arrived, rows, lora, D: tl.conste
     tile = tl.program_id(0) // SPLITS
     part = tl.program_id(0) % SPLITS
     first = tile * BN
-    follow(w, first, part * (K // SPLITS), K, BN, AHEAD, PDL)
-    total = product(inner, w, first, part * (K // SPLITS), rows, K, K // SPLITS, BM, BN, BK, STAGES, MODE)
-    if PDL == 2:
-        gdc_launch_dependents()
+    total = behind(inner, w, first, part * (K // SPLITS), rows, K, K // SPLITS, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     at = m[:, None] * D + n[None, :]
