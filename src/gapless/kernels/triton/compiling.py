@@ -41,10 +41,14 @@ class Job:
 
 
 class Compilers:
-    """So many processes."""
+    """So many processes, forked from one that has imported this and never used CUDA. They start at once."""
 
     def __init__(self, processes: int) -> None:
-        self._pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        self._pool = ProcessPoolExecutor(processes, mp_context=context)
+        for _ in range(processes):
+            self._pool.submit(_begin)
 
     def compile(self, jobs: Sequence[Job]) -> None:
         """All of them; what fails is left to whoever launches it."""
@@ -70,6 +74,10 @@ class _NoGpu:
 
     def get_current_target(self) -> GPUTarget:
         return self._target
+
+
+def _begin() -> None:
+    """Something to do for a process that is to start."""
 
 
 def _compile(job: Job) -> None:
