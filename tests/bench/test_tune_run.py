@@ -16,6 +16,7 @@ import torch
 pytest.importorskip("triton")
 
 from gapless.bench import tune_experts, tune_run
+from gapless.errors import NotEnoughMemory
 from gapless.kernels.triton import tuned
 from gapless.kernels.triton.choices import Choice, Gpu, Scan
 from gapless.kernels.triton.table import Table, built_in
@@ -128,6 +129,22 @@ def test_experts_are_tuned_in_both_kinds() -> None:
 def test_without_time_nothing_is_kept() -> None:
     (part,) = run([8], seconds=0.0)["parts"]
     assert part["rows"] == [] and part["left_out"] == [8] and part["file"] is None
+
+
+def test_what_was_found_before_the_gpu_failed_is_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Timer):
+        def prepare(self, rows: int, choices: Sequence[Any]) -> None:
+            if rows == 16:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(tune_run, "StepTrial", Failing)
+    (part,) = run([8, 16])["parts"]
+    assert [row["rows"] for row in part["rows"]] == [8] and part["left_out"] == [16] and part["file"]
+    assert "ended early: CUDA out of memory" in caplog.text
+    with pytest.raises(NotEnoughMemory, match="free some, or give fewer"):
+        run([16])
 
 
 def test_sizes_that_the_kernels_do_not_take_are_refused() -> None:

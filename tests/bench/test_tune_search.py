@@ -58,7 +58,9 @@ def found(trial: Made, seconds: float = 60.0, rows: Sequence[int] = (1, 4), told
         if told is not None:
             told.append(f"{doing} {done}/{total}")
 
-    return Search(trial, Steps(("a", "b"), dict.fromkeys(rows, (9, 9)), offered), seconds, tell).run()
+    search = Search(trial, Steps(("a", "b"), dict.fromkeys(rows, (9, 9)), offered), seconds, tell)
+    search.run()
+    return search.found
 
 
 def test_each_part_is_searched_from_what_won_before() -> None:
@@ -103,13 +105,27 @@ def test_without_time_nothing_begins_and_what_has_begun_is_not_whole() -> None:
 
     trial = Slow()
     search = Search(trial, Steps(("a", "b"), {1: (9, 9), 4: (9, 9)}, offered), 60.0, lambda *_: None)
-    best = search.run()
+    search.run()
+    best = search.found
     assert list(best) == [1] and not best[1].whole and best[1].choice == (9, 9)
 
 
 def test_tiles_that_are_wrong_from_the_start_are_an_error() -> None:
     with pytest.raises(ValueError, match="steps of 1 rows wrongly"):
         found(Made(wrong=frozenset([(9, 9)])))
+
+
+def test_what_was_found_before_a_failure_stays() -> None:
+    class Failing(Made):
+        def prepare(self, rows: int, choices: Sequence[Pair]) -> None:
+            if rows == 4:
+                raise RuntimeError("the GPU is gone")
+            super().prepare(rows, choices)
+
+    search = Search(Failing(), Steps(("a",), dict.fromkeys((1, 4), (9, 9)), offered), 60.0, lambda *_: None)
+    with pytest.raises(RuntimeError, match="the GPU is gone"):
+        search.run()
+    assert {rows: of.choice for rows, of in search.found.items()} == {1: (1, 9)}
 
 
 def usual(kib: int, dims: Dims) -> tuple[Gpu, dict[int, Choice]]:

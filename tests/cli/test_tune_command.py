@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +105,21 @@ def test_a_model_that_is_not_there_is_no_search(
 ) -> None:
     assert main(["tune", "no-such-model"]) == 1
     assert "no-such-model" in capsys.readouterr().err and not asked
+
+
+def test_a_gpu_that_fails_is_an_error_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing:
+        @staticmethod
+        def of(*_: object) -> Failing:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(tune, "_gpu", lambda device: "cuda:0")
+    monkeypatch.setitem(sys.modules, "gapless.bench.tune_run", SimpleNamespace(Tuning=Failing))
+    assert main(["tune"]) == 1
+    err = capsys.readouterr().err
+    assert "the GPU failed while tiles were tried (CUDA error: an illegal" in err and err.count("\n") == 1
 
 
 def test_models_lists_the_files_that_were_kept(

@@ -76,15 +76,15 @@ class Search(Generic[C]):
     def __init__(self, trial: Trial[C], steps: Steps[C], seconds: float, tell: Tell) -> None:
         self._trial, self._steps, self._tell = trial, steps, tell
         self._ends, self._done = perf_counter() + seconds, 0
+        self.found: dict[int, Found[C]] = {}
 
-    def run(self) -> dict[int, Found[C]]:
-        """Batch sizes that time was left for. Raises `ValueError` if what there is already is not right."""
-        found = {}
+    def run(self) -> None:
+        """Fill `found` with the batch sizes that time is left for. Raises `ValueError` if what there is already is not
+        right, and what a trial raises; what was found before that stays."""
         for rows, start in self._steps.start.items():
             if perf_counter() >= self._ends:
                 break
-            found[rows] = self._best(rows, start)
-        return found
+            self.found[rows] = self._best(rows, start)
 
     def _best(self, rows: int, start: C) -> Found[C]:
         trial, best, tried, wrong, whole = self._trial, start, 0, 0, True

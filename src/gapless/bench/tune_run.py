@@ -6,6 +6,7 @@ is already, from an earlier run or from the package, is where the search begins,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from gapless.bench.text import rounded
 from gapless.bench.tune import Found, Search, Steps, Tell, Trial
 from gapless.bench.tune_trial import StepTrial
 from gapless.config import usable_cores
+from gapless.errors import NotEnoughMemory
 from gapless.kernels.triton import experts, tuned
 from gapless.kernels.triton.choices import Choice, Dims, Gpu, choice
 from gapless.kernels.triton.compiling import Compilers
@@ -32,6 +34,7 @@ from gapless.models.registry import DTYPES
 
 C = TypeVar("C")
 MOST_PROCESSES = 16
+_log = logging.getLogger("gapless.tune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,9 @@ class Tuning:
         gpu = gpu_of(self.device, table)
         compilers = Compilers(min(usable_cores(), MOST_PROCESSES))
         try:
-            trial = StepTrial(dims, self.dtype, self.device, gpu, compilers)
+            trial = StepTrial(dims, self.dtype, self.device, gpu, compilers, self.rows)
             steps = decode_steps(dims, self.dtype.itemsize, gpu, self.rows)
-            found = Search(trial, steps, ends - perf_counter(), tell).run()
+            found = _searched(Search(trial, steps, ends - perf_counter(), tell))
         finally:
             compilers.close()
         made = Table({rows: best.choice for rows, best in found.items()}, {}, table.source)
@@ -87,9 +90,28 @@ class Tuning:
         def offered(part: str, now: Tiles, rows: int) -> list[Tiles]:
             return tune_experts.menu(part, now, rows, size, shared)
 
-        found = Search(trial, Steps(tune_experts.PARTS, start, offered), ends - perf_counter(), tell).run()
+        steps = Steps(tune_experts.PARTS, start, offered)
+        found = _searched(Search(trial, steps, ends - perf_counter(), tell))
         made = Table({}, {size: {rows: best.choice for rows, best in found.items()}}, table.source)
         return _kept(card, sizes, made, table.source, ROWS, found)
+
+
+def _searched(search: Search[C]) -> Mapping[int, Found[C]]:
+    """What a search finds before anything fails on the GPU. Raises `NotEnoughMemory`, and what it raised if it found
+    nothing."""
+    try:
+        search.run()
+    except (ValueError, RuntimeError) as error:
+        if not search.found:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise NotEnoughMemory(
+                    f"the GPU's memory does not do for trials of full size ({str(error)[:200]}); free some, or give "
+                    "fewer --rows",
+                    param="rows",
+                ) from error
+            raise
+        _log.warning("the search ended early: %s", str(error).strip()[:300])
+    return search.found
 
 
 def _kept(

@@ -66,8 +66,8 @@ class Scene:
         like = decoder.ln.weight
         device, dim, wide = like.device, len(like), len(like) // decoder.heads
         g = torch.Generator(device).manual_seed(rows)
-        columns = -(-2 * context // PAGE)
         low, high = context - context // 8, context + context // 8
+        columns = -(-(high + 1) // PAGE)
         positions = torch.randint(low, high + 1, (rows,), generator=g, device=device)
         pages = torch.randperm(rows * columns, generator=g, device=device) + 1
         shape = (len(decoder.blocks), rows * columns + 2, decoder.heads, PAGE, wide)

@@ -23,7 +23,9 @@ from gapless.kernels.triton.decode import TritonStep
 CONTEXT = 800
 """Positions of a row, on average: a picture, a question and part of an answer."""
 LAYERS = 6
-"""Far more weights of full size than a cache holds."""
+"""Far more weights of full size than a cache holds; fewer where memory is short."""
+MEMORY_SHARE = 0.4
+"""What the layers may take of the memory that is free, weights and contexts: there is more beside them."""
 ERROR = 1e-2
 """Of bfloat16 operands, against float32."""
 AGAIN = 20
@@ -32,12 +34,22 @@ _log = logging.getLogger("gapless.tune")
 
 
 class StepTrial:
-    """See `Trial`. One scene at a time is in memory."""
+    """See `Trial`. One scene at a time is in memory; `rows`: those that there will be."""
 
-    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, gpu: Gpu, compilers: Compilers) -> None:
+    def __init__(
+        self,
+        dims: Dims,
+        dtype: torch.dtype,
+        device: torch.device,
+        gpu: Gpu,
+        compilers: Compilers,
+        rows: Sequence[int],
+    ) -> None:
         self._dims, self._dtype, self._device, self._gpu = dims, dtype, device, gpu
         self._compilers = compilers
-        self._step = TritonStep(decoder_of(dims, LAYERS, 4 * CONTEXT, dtype, device), gpu)
+        free, _ = torch.cuda.mem_get_info(device)
+        layers = max(1, min(LAYERS, int(MEMORY_SHARE * free / layer_bytes(dims, max(rows), dtype.itemsize))))
+        self._step = TritonStep(decoder_of(dims, layers, 4 * CONTEXT, dtype, device), gpu)
         self._scene: Scene | None = None
         self._capability = torch.cuda.get_device_capability(device)
 
@@ -50,11 +62,10 @@ class StepTrial:
     def right(self, rows: int, choice: Choice) -> bool:
         """See `Trial`."""
         scene, step = self._scene_of(rows), self._with(rows, choice)
-        keys, values = scene.keys.clone(), scene.values.clone()
         first: tuple[Tensor, Tensor] | None = None
         for _ in range(AGAIN):
             step.poison()
-            hidden = step.forward(scene.x, scene.positions, scene.tables, keys, values)
+            hidden = step.forward(scene.x, scene.positions, scene.tables, scene.keys, scene.values)
             found = hidden.clone(), step.logits(hidden)
             if first is None:
                 first = found
@@ -102,6 +113,12 @@ class StepTrial:
             self._scene = None
             self._scene = Scene.of(self._step.weights, rows, CONTEXT)
         return self._scene
+
+
+def layer_bytes(dims: Dims, rows: int, itemsize: int) -> int:
+    """What a layer takes: its weights, twice while they are laid out, and the keys and values of so many rows."""
+    weights = 4 * dims.dim**2 + 2 * dims.dim * dims.inner
+    return itemsize * (2 * weights + 2 * rows * (CONTEXT + CONTEXT // 8 + PAGE) * dims.dim)
 
 
 def error_of(found: Tensor, right: Tensor) -> float:

@@ -14,7 +14,7 @@ import typer
 from gapless.cli.options import DeviceOption, ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import PROGRAM, complain, progress_bar, table
-from gapless.errors import InvalidRequest
+from gapless.errors import GaplessError, InvalidRequest
 
 if TYPE_CHECKING:
     from gapless.models.moondream.config import TextConfig
@@ -120,6 +120,10 @@ def _run(text: TextConfig, where: str, dtype: Half, rows: list[int], seconds: fl
             return Tuning.of(text, dtype.value, where, rows, seconds).run(tell)
     except ValueError as error:
         raise InvalidRequest(str(error), param="model") from error
+    except RuntimeError as error:
+        raise GaplessError(
+            f"the GPU failed while tiles were tried ({str(error)[:200]}); look at it with nvidia-smi, then try again"
+        ) from error
 
 
 def _show(report: dict[str, Any]) -> None:
