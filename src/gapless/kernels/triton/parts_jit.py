@@ -10,13 +10,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def prefetch(pointers, count: tl.constexpr):
-    """Bring `count` numbers at each of these addresses to L2, in pieces of 16 bytes. For kernels that start early."""
-    SIZE: tl.constexpr = count * pointers.dtype.element_ty.primitive_bitwidth // 8
+def prefetch(pointers):
+    """Bring the lines at these addresses to L2."""
     tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [pointers.to(tl.int64), tl.full(pointers.shape, SIZE, tl.int32)],
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -30,7 +29,9 @@ def follow(w, first_row, first_column, K: tl.constexpr, BN: tl.constexpr, AHEAD:
         if PDL == 1:
             gdc_launch_dependents()
         if AHEAD > 0:
-            prefetch(w + (first_row + tl.arange(0, BN)) * K + first_column, AHEAD)
+            row = first_row + tl.arange(0, BN)
+            column = first_column + tl.arange(0, AHEAD // 64) * 64
+            prefetch(w + row[:, None] * K + column[None, :])
         gdc_wait()
 
 
@@ -84,7 +85,8 @@ def begun(x, w, first_row, first_column, K: tl.constexpr, LENGTH: tl.constexpr, 
     weights = tl.load(w + row[:, None] * K + k[None, :], eviction_policy="evict_first")
     if PDL:
         if AHEAD > 0 and LENGTH > BK:
-            prefetch(w + row * K + first_column + BK, min(AHEAD, LENGTH - BK))
+            column = first_column + BK + tl.arange(0, AHEAD // 64) * 64
+            prefetch(w + row[:, None] * K + tl.minimum(column, first_column + LENGTH - 1)[None, :])
         gdc_wait()
     return weights, tl.load(x + k)
 
