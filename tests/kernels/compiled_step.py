@@ -67,6 +67,12 @@ def kernels(dims, rows, gpu, kind):
     )
 
 
+def without_adapters(kernel):
+    """What a launch leaves out of a kernel that could be told of adapters."""
+    usual = {p.name: p.default for p in kernel.signature.parameters.values() if p.default is not p.empty}
+    return usual | {"lora": None} if "lora" in kernel.arg_names else usual
+
+
 def main(capability: int) -> None:
     """One line a kernel: what it is, and its shared memory."""
     table = built_in(divmod(capability, 10))
@@ -74,7 +80,8 @@ def main(capability: int) -> None:
     for dims in (MOONDREAM_2, GLINT):
         for rows in BATCHES:
             kind = "fp16" if rows == 8 else "bf16"
-            for kernel, types, constants, warps in kernels(dims, rows, gpu, kind):
+            for kernel, types, own, warps in kernels(dims, rows, gpu, kind):
+                constants = {**without_adapters(kernel), **own}
                 source = ASTSource(
                     kernel,
                     {**types, **dict.fromkeys(constants, "constexpr")},

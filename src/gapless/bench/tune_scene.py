@@ -42,10 +42,10 @@ def decoder_of(dims: Dims, layers: int, length: int, dtype: torch.dtype, device:
         qkv, proj = linear(3 * dims.dim, dims.dim), linear(dims.dim, dims.dim, less)
         return Block(norm(), qkv, proj, linear(dims.inner, dims.dim), linear(dims.dim, dims.inner, less))
 
-    cos, sin = Graphed().rope_tables(length, dims.rotary, THETA, torch.device("cpu"))
+    cos, sin = Graphed().rope_tables(length, dims.rotary, THETA, device)
     blocks = [block() for _ in range(layers)]
     head = linear(dims.vocab, dims.dim)
-    return Decoder(blocks, norm(), head, dims.heads, cos.to(device), sin.to(device))
+    return Decoder(blocks, norm(), head, dims.heads, cos, sin)
 
 
 @dataclass(frozen=True, slots=True)

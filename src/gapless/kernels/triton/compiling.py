@@ -26,6 +26,8 @@ from gapless.kernels.triton.choices import Choice, Dims, Gpu
 from gapless.kernels.triton.decode import TritonStep
 
 WARP = 32
+SLOW = "torch._dynamo"
+"""What torch imports for the first tensor without memory, in seconds: once, not in every process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Compilers:
 
     def __init__(self, processes: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-        self._pool = ProcessPoolExecutor(processes, mp_context=context)
+        context.set_forkserver_preload([__name__, SLOW])
+        self._pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin)
         for _ in range(processes):
             self._pool.submit(_begin)
 
@@ -77,7 +79,8 @@ class _NoGpu:
 
 
 def _begin() -> None:
-    """Something to do for a process that is to start."""
+    """What a process does first. It is one of many: torch's own threads would be in their way."""
+    torch.set_num_threads(1)
 
 
 def _compile(job: Job) -> None:
