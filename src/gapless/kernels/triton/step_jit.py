@@ -122,6 +122,30 @@ def taken(best, weight, total, q, k, v, there):
 
 
 @triton.jit
+def nothing(WIDE: tl.constexpr):
+    """A running softmax before its first score: the largest one, weights, weighted values."""
+    return tl.full([1], -1e30, tl.float32), tl.zeros([1], tl.float32), tl.zeros([WIDE], tl.float32)
+
+
+@triton.jit
+def gone_on(best, weight, total, q, keys, values, table, own, begin, end, H: tl.constexpr, PAGE: tl.constexpr,
+            WIDE: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr):
+    """A running softmax of one head with positions begin..end-1 in it too, BT at a time."""
+    for first in tl.range(begin, end, BT, num_stages=STAGES):
+        k, v, there = tokens(keys, values, table, own, first, end, H, PAGE, WIDE, BT)
+        best, weight, total = taken(best, weight, total, q, k, v, there)
+    return best, weight, total
+
+
+@triton.jit
+def seen(q, keys, values, table, own, begin, end, H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr,
+         BT: tl.constexpr, STAGES: tl.constexpr):
+    """The running softmax of one head over positions begin..end-1, BT at a time."""
+    best, weight, total = nothing(WIDE)
+    return gone_on(best, weight, total, q, keys, values, table, own, begin, end, H, PAGE, WIDE, BT, STAGES)
+
+
+@triton.jit
 def combined(parts, arrived, out, pair, part, best, weight, total, WIDE: tl.constexpr, SPLITS: tl.constexpr):
     """Leave one part of a softmax; the last to arrive writes what all say together, in the order of the parts."""
     d = tl.arange(0, WIDE)
@@ -162,9 +186,7 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
     share = ((position + SPLITS * 16 - 1) // (SPLITS * 16)) * 16
     begin = part * share
     end = tl.minimum(begin + share, position)
-    best = tl.full([1], -1e30, tl.float32)
-    weight = tl.zeros([1], tl.float32)
-    total = tl.zeros([WIDE], tl.float32)
+    best, weight, total = nothing(WIDE)
     if PDL == 1:  # what earlier steps wrote is read while the kernel before ends
         gdc_launch_dependents()
         k, v, there = tokens(keys, values, table, own, begin, end, H, PAGE, WIDE, BT)
@@ -176,9 +198,9 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
         if PDL:
             gdc_wait()
         q = rotated(mine, d, cos, sin, position, ROTARY) * scale
-    for first in tl.range(begin, end, BT, num_stages=STAGES):
-        k, v, there = tokens(keys, values, table, own, first, end, H, PAGE, WIDE, BT)
-        best, weight, total = taken(best, weight, total, q, k, v, there)
+    best, weight, total = gone_on(
+        best, weight, total, q, keys, values, table, own, begin, end, H, PAGE, WIDE, BT, STAGES
+    )
     if PDL == 2:
         gdc_launch_dependents()
     if part == SPLITS - 1:
