@@ -149,7 +149,7 @@ def spoilt(kind):
             wide = {f"{first}.A": torch.ones(65, 64), f"{first}.B": torch.ones(192, 65)}
             return {**tensors, **wide}, [f"{first} has rank 65, the most is 64"]
         case "dtype":
-            return {**tensors, f"{first}.A": torch.ones(4, 64, dtype=torch.int32)}, ["int32, expected float32"]
+            return {**tensors, f"{first}.A": torch.ones(4, 64, dtype=torch.int32)}, ["I32, expected F32, F16, BF16"]
         case "flat":
             return {**tensors, f"{first}.A": torch.ones(64)}, [f"{first}.A has shape [64], expected [rank, 64]"]
     return {**tensors, f"{first}.A": torch.full((4, 64), np.nan)}, [f"{first}.A has values that are not finite"]
@@ -180,14 +180,64 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         ("nothing", "does not exist"),
         ("evil.pt", "none of it was run"),
     ):
-        with pytest.raises(InvalidAdapter, match=said):
+        with pytest.raises(InvalidAdapter, match=said) as told:
             read(tmp_path / name, CONFIG)
+        assert "adapter" in str(told.value) and "model's safetensors" not in str(told.value)
+
+
+def test_nothing_is_allocated_for_a_file_that_does_not_fit(tmp_path, monkeypatch):
+    """Eight kilobytes that claim rank 1,000,000, and a whole model's weights: told by names and shapes alone."""
+    claims = {n: torch.ones(1).expand(*((10**6, t.shape[1]) if n[-1] == "A" else (t.shape[0], 10**6)))
+              for n, t in drawn(1).items()}  # fmt: skip
+    torch.save(claims, tmp_path / "claims.pt")
+    assert (tmp_path / "claims.pt").stat().st_size < 20_000
+    with pytest.raises(InvalidAdapter, match="for which it has too few bytes"):
+        read(tmp_path / "claims.pt", CONFIG)
+    weights = GOLDEN / "moondream2-2025-06-21-a" / "model.safetensors"
+
+    def never(*_):
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr("gapless.weights.stored.Stored.read", never)
+    with pytest.raises(InvalidAdapter, match="holds a model's weights and is no adapter"):
+        read(weights, CONFIG)
+    with pytest.raises(InvalidAdapter, match="rank 65, the most is 64: train it with a smaller one"):
+        read(saved(tmp_path, spoilt("rank")[0]), CONFIG)
+
+
+def test_an_adapter_of_the_other_generation_is_told_as_that(tmp_path):
+    third = {f"{kind}.0.{way}_{side}": torch.ones(1) for kind in ("dense", "moe") for way in ("up", "down")
+             for side in "ab"}  # fmt: skip
+    path = saved(tmp_path, third)
+    with pytest.raises(InvalidAdapter, match=r"was made for a model with experts .* Use one") as told:
+        read(path, CONFIG)
+    assert str(path) in str(told.value)
+    with pytest.raises(InvalidAdapter, match=r"whose attention is adapted \(Moondream 2\).* Use one"):
+        read(saved(tmp_path, drawn(1)), read_config(micro_config(third=True)))
+
+
+def test_what_a_pickle_says_of_itself_is_harmless_but_its_alpha_is_not_applied(tmp_path, caplog):
+    tensors = drawn(1)
+    wanted = pack(read(saved(tmp_path, tensors, "a.safetensors"), CONFIG), CONFIG.text, 8, torch.float32)
+    for number, content in enumerate(
+        ({**tensors, "rank": 4, "step": 9}, {**tensors, "alpha": 16}, {"lora_state_dict": tensors, "alpha": 16})
+    ):
+        caplog.clear()
+        torch.save(content, tmp_path / "a.pt")
+        assert torch.equal(pack(read(tmp_path / "a.pt", CONFIG), CONFIG.text, 8, torch.float32), wanted)
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == (number > 0) and all("alpha 16: nothing is scaled by it" in words for words in said)
+    torch.save({**tensors, "optimizer": {}}, tmp_path / "a.pt")
+    with pytest.raises(InvalidAdapter, match=r"'optimizer' is \{\} \(dict\)"):
+        read(tmp_path / "a.pt", CONFIG)
 
 
 def test_a_rank_beyond_the_slots_names_the_remedy(tmp_path):
     pairs = read(saved(tmp_path, drawn(1, rank=16)), CONFIG)
     with pytest.raises(InvalidAdapter, match="max_adapter_rank=16"):
         pack(pairs, CONFIG.text, 8, torch.float32)
+    with pytest.raises(InvalidAdapter, match="the adapter moon has rank 16"):
+        pack(pairs, CONFIG.text, 8, torch.float32, "moon")
 
 
 def test_internal_names_and_pickles_read_the_same(tmp_path):

@@ -275,7 +275,7 @@ def spoilt(kind: str) -> tuple[Tensors, str]:
             return {n: t for n, t in tensors.items() if n.startswith("dense")}, f"missing {fc1}.A"
         case "layers":
             more = {n.replace("moe.1", "moe.0"): t for n, t in tensors.items() if n.startswith("moe")}
-            return {**tensors, **more}, "is in the adapter twice; one of them is"
+            return {**tensors, **more}, "has two tensors for text.blocks.0.mlp.fc2.A: dense.0.down_a and moe.0.down_a"
         case "beyond":
             return {n.replace("moe.1", "moe.2"): t for n, t in tensors.items()}, "unexpected text.blocks.2.mlp.fc1.A"
         case "attention":

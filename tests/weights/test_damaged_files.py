@@ -1,7 +1,9 @@
 """Files that are cut, changed or hostile: one clear error, never a crash, and nothing of them runs."""
 
+import json
 import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -103,6 +105,10 @@ def test_a_pt_file_cut_or_changed_anywhere_never_crashes(place: Path, data: st.D
         assert str(path) in str(error)
 
 
+ADVICE = re.compile("weights_only|mmap|unpickler|untrusted|trust the source|_use_new")
+"""What torch says of files that it does not read: how to run them all the same."""
+
+
 class Hostile:
     """A pickle that runs a command when it is read the ordinary way."""
 
@@ -122,8 +128,9 @@ def test_s_sec_05_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path
     message = refused(path)
     assert not mark.exists()
     assert "safetensors" in message
+    assert not ADVICE.search(message)
     if not legacy:
-        assert "none of it was run" in message
+        assert "none of it was run: it wants posix.system." in message
         with zipfile.ZipFile(path) as archive:
             name = next(n for n in archive.namelist() if n.endswith("data.pkl"))
             assert b"system" in archive.read(name)
@@ -141,5 +148,52 @@ def test_a_pt_file_of_something_else_is_refused(tmp_path: Path, content: object)
 def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
     path, mark = tmp_path / "model.pt", tmp_path / "it-ran"
     path.write_bytes(pickle.dumps(Hostile(mark)))
-    refused(path)
+    assert not ADVICE.search(refused(path))
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello world" * 100, b"PK\x03\x04" + b"x" * 200])
+def test_what_is_no_file_of_torch_is_said_without_torchs_words(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    message = refused(path)
+    assert not ADVICE.search(message) and "safetensors" in message
+
+
+def test_a_number_beside_the_tensors_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({**MADE, "step": 3}, path)
+    assert "'step' is 3 (int)" in refused(path)
+
+
+def test_a_tensor_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:
+    """Eight bytes that stand for a terabyte, no tensor's memory at all, or one that is not laid out plainly."""
+    path = tmp_path / "model.pt"
+    for tensor in (
+        torch.ones(1).expand(10**12),
+        torch.empty(10**12, device="meta"),
+        torch.sparse_coo_tensor(
+            torch.zeros((1, 1), dtype=torch.int64), torch.ones(1), (10**12,), check_invariants=True
+        ),
+    ):
+        torch.save({**MADE, "huge": tensor}, path)
+        assert "'huge'" in refused(path)
+
+
+def test_a_compressed_archive_is_not_unpacked(tmp_path: Path) -> None:
+    path, packed = tmp_path / "model.pt", tmp_path / "packed.pt"
+    pickled(path)
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as small:
+        for name in whole.namelist():
+            small.writestr(name, whole.read(name))
+    assert "compressed" in refused(packed)
+
+
+def test_a_file_that_is_cut_short_is_told_with_the_tensor_and_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(WHOLE[:-1])
+    *_, last = sorted(json.loads(WHOLE[8:HEADER]).items(), key=lambda entry: entry[1].get("data_offsets", (0,))[0])
+    message = refused(path)
+    assert f"it ends after {len(WHOLE) - 1} of {len(WHOLE)} bytes, {last[0]} is not whole" in message
+    path.write_bytes(WHOLE[:HEADER])
+    assert f"and {len(SHAPES) - 1} more are not whole" in refused(path)

@@ -37,16 +37,16 @@ class Maker:
     dtype: torch.dtype
     pinned: bool
 
-    def weights(self, pairs: dict[str, Pair]) -> object:
+    def weights(self, name: str, pairs: dict[str, Pair]) -> object:
         """Raises `InvalidAdapter`."""
         from gapless.models.moondream.adapters import pack
 
-        flat = pack(pairs, self.config.text, self.rank, self.dtype)
+        flat = pack(pairs, self.config.text, self.rank, self.dtype, name)
         return flat.pin_memory() if self.pinned else flat
 
-    def read(self, path: str) -> object:
+    def read(self, name: str, path: str) -> object:
         """Raises `InvalidAdapter`."""
-        return self.weights(_read(path, self.config))
+        return self.weights(name, _read(path, self.config))
 
 
 class Shelf:
@@ -69,12 +69,12 @@ class Shelf:
         model = loaded.model
         shelf = cls(Maker(loaded.config, wanted, model.dtype, model.device.type == "cuda"))
         for name, pairs in found.items():
-            shelf.put(name, shelf.maker.weights(pairs))
+            shelf.put(name, shelf.maker.weights(name, pairs))
         return shelf
 
     def load(self, name: str, path: str) -> Adapter:
         """Read and keep an adapter; what had its name before is no longer given out. Raises `InvalidAdapter`."""
-        return self.put(name, self.maker.read(path))
+        return self.put(name, self.maker.read(name, path))
 
     def put(self, name: str, weights: object) -> Adapter:
         """Keep an adapter."""

@@ -8,23 +8,29 @@ program may read is its caller's affair: no path here comes from a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from gapless.errors import GaplessError, InvalidAdapter
+from gapless.errors import GaplessError, InvalidAdapter, shown
 from gapless.weights.pickled import read_pickled
-from gapless.weights.stored import PICKLED, open_files
+from gapless.weights.stored import PICKLED, Header, Stored, open_files
 
 MAX_RANK = 64
 LISTED = 6
 """How many faults of a kind an error spells out; the rest are counted."""
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FLOATS = ("F32", "F16", "BF16")
+SCALES = ("alpha", "lora_alpha", "scale", "scaling")
+"""What a file may say of a factor. By what is published of these adapters it is folded in, so none is applied."""
+NOTES = (*SCALES, "rank", "lora_rank", "r", "step", "steps", "epoch", "name", "version", "format")
+"""What a `.pt` may say beside its tensors, as a number or a text."""
 _FILES = ("adapter.safetensors", "final.safetensors", "final.pt", "adapter.pt")
 _INSIDE = "lora_state_dict"
+_log = logging.getLogger("gapless.weights")
 
 Pair = tuple[Tensor, Tensor]
 
@@ -43,27 +49,52 @@ class Branch:
 
 
 def read_adapter(
-    path: Path, branches: Mapping[str, Branch], canonical: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+    path: Path, branches: Mapping[str, Branch], canonical: Callable[[Iterable[str]], Mapping[str, str]]
 ) -> dict[str, Pair]:
     """Read A [rank, into] and B [out, rank] (with experts [experts, ...]) of every branch, on the CPU, in their dtype.
 
-    `canonical` turns the names of a file into `<branch>.A` and `<branch>.B`. Raises `InvalidAdapter`.
+    `canonical` finds `<branch>.A` and `<branch>.B` among the names of a file: those in the file by what they mean. It
+    raises `ValueError` with what is wrong. Names, ranks, shapes and dtypes are checked before a number is looked at.
+    Raises `InvalidAdapter`.
     """
-    file = _file(path)
+    file = adapter_file(path)
+    with opened(file) as stored:
+        try:
+            names = canonical(stored.headers)
+        except ValueError as error:
+            raise InvalidAdapter(f"the adapter {file} {error}", param="adapter") from error
+        faults = _faults({new: stored.headers[old] for new, old in names.items()}, branches)
+        if not faults:
+            found = {new: stored.read(old).clone() for new, old in names.items()}
+            faults = [
+                f"{new} has values that are not finite" for new, tensor in found.items() if not tensor.isfinite().all()
+            ]
+    if faults:
+        raise InvalidAdapter(
+            f"the adapter {file} does not fit the model: {'; '.join(_first(faults, 3 * LISTED))}. Use one that was "
+            "trained for this model, with all of its tensors.",
+            param="adapter",
+        )
+    return {name: (found[f"{name}.A"], found[f"{name}.B"]) for name in branches}
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Stored]:
+    """An adapter's file. Raises `InvalidAdapter` for one that is damaged; logs what a `.pt` says that is not used."""
     try:
-        found = canonical(_tensors(file))
+        if file.suffix in PICKLED:
+            pickled = read_pickled(file, _INSIDE, NOTES, "adapter")
+            unused = [f"{name} {shown(value)}" for name, value in pickled.notes.items() if name in SCALES]
+            if unused:
+                _log.warning("The adapter %s says %s: nothing is scaled by it, see docs/adapters.md.", file, unused[0])
+            yield Stored((file,), pickled.headers, (), pickled.tensors.__getitem__)
+            return
+        with open_files([file]) as stored:
+            yield stored
     except InvalidAdapter:
         raise
     except GaplessError as error:
         raise InvalidAdapter(f"the adapter {error}", param="adapter") from error
-    faults = _faults(found, branches)
-    if faults:
-        raise InvalidAdapter(
-            f"the adapter {file} does not fit the model: {'; '.join(faults)}. Use one that was trained "
-            "for this model, with all of its tensors.",
-            param="adapter",
-        )
-    return {name: (found[f"{name}.A"], found[f"{name}.B"]) for name in branches}
 
 
 def rank_of(pairs: Mapping[str, Pair], branches: Mapping[str, Branch]) -> int:
@@ -71,7 +102,8 @@ def rank_of(pairs: Mapping[str, Pair], branches: Mapping[str, Branch]) -> int:
     return max(a.shape[-2] * branches[name].share for name, (a, _) in pairs.items())
 
 
-def _file(path: Path) -> Path:
+def adapter_file(path: Path) -> Path:
+    """The file of an adapter that is a folder or a file. Raises `InvalidAdapter`."""
     if path.is_file():
         return path
     known = [path / name for name in _FILES if (path / name).is_file()]
@@ -81,14 +113,8 @@ def _file(path: Path) -> Path:
     raise InvalidAdapter(f"the adapter {path} {what}; give a folder or file with its weights", param="adapter")
 
 
-def _tensors(file: Path) -> dict[str, Tensor]:
-    if file.suffix in PICKLED:
-        return read_pickled(file, inside=_INSIDE)[0]
-    with open_files([file]) as stored:
-        return {name: stored.read(name).clone() for name in stored.headers}
-
-
-def _faults(found: Mapping[str, Tensor], branches: Mapping[str, Branch]) -> list[str]:
+def _faults(found: Mapping[str, Header], branches: Mapping[str, Branch]) -> list[str]:
+    """Everything that can be told without a tensor being read."""
     wanted = {f"{name}.{side}" for name in branches for side in "AB"}
     misfits = []
     for name, branch in branches.items():
@@ -100,24 +126,24 @@ def _faults(found: Mapping[str, Tensor], branches: Mapping[str, Branch]) -> list
     return [*_first(missing), *_first(unexpected), *_first(misfits)]
 
 
-def _first(faults: list[str]) -> list[str]:
-    more = [f"and {len(faults) - LISTED} more like these"] if len(faults) > LISTED else []
-    return [*faults[:LISTED], *more]
+def _first(faults: list[str], most: int = LISTED) -> list[str]:
+    more = [f"and {len(faults) - most} more like these"] if len(faults) > most else []
+    return [*faults[:most], *more]
 
 
-def _misfit(name: str, branch: Branch, a: Tensor, b: Tensor) -> list[str]:
+def _misfit(name: str, branch: Branch, a: Header, b: Header) -> list[str]:
     outer = (branch.experts,) if branch.experts else ()
-    rank = a.shape[-2] if a.dim() >= 2 else 0
+    rank = a.shape[-2] if len(a.shape) >= 2 else 0
     faults = []
-    for side, tensor, shape in (("A", a, (*outer, rank, branch.into)), ("B", b, (*outer, branch.out, rank))):
-        if tuple(tensor.shape) != shape or not rank:
+    for side, header, shape in (("A", a, (*outer, rank, branch.into)), ("B", b, (*outer, branch.out, rank))):
+        if header.shape != shape or not rank:
             said = [*outer, "rank", branch.into] if side == "A" else [*outer, branch.out, rank or "rank"]
-            faults.append(f"{name}.{side} has shape {list(tensor.shape)}, expected [{', '.join(map(str, said))}]")
-        elif tensor.dtype not in DTYPES:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            faults.append(f"{name}.{side} is {dtype}, expected float32, float16 or bfloat16")
-        elif not bool(tensor.isfinite().all()):
-            faults.append(f"{name}.{side} has values that are not finite")
+            faults.append(f"{name}.{side} has shape {list(header.shape)}, expected [{', '.join(map(str, said))}]")
+        elif header.dtype not in FLOATS:
+            faults.append(f"{name}.{side} is {header.dtype}, expected {', '.join(FLOATS)}")
     if rank * branch.share > MAX_RANK:
-        faults.append(f"{name} has rank {rank * branch.share}, the most is {MAX_RANK}")
+        faults.append(
+            f"{name} has rank {rank * branch.share}, the most is {MAX_RANK}: train it with a smaller one, or cut B A "
+            "down to its largest singular values"
+        )
     return faults

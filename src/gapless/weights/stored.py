@@ -7,6 +7,7 @@ the first tensor (a `.pt`: with the first look), so headers of safetensors can b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ PICKLED = (".pt", ".pth")
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "I8": 1, "BOOL": 1}
 BYTES |= {"I16": 2, "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8}
 """Bytes of an element, by the names that safetensors gives to dtypes."""
+MOST_HEADER = 100_000_000
+"""Bytes of a safetensors header, by its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,8 @@ def open_files(files: Sequence[Path]) -> Iterator[Stored]:
     if files[0].suffix in PICKLED:
         from gapless.weights.pickled import read_pickled
 
-        tensors, headers = read_pickled(files[0])
-        yield Stored(tuple(files), headers, (), tensors.__getitem__)
+        read_it = read_pickled(files[0])
+        yield Stored(tuple(files), read_it.headers, (), read_it.tensors.__getitem__)
         return
     with ExitStack() as stack:
         handles: dict[str, Any] = {}
@@ -114,8 +117,26 @@ def _open(path: Path, framework: str) -> Any:
     except (SafetensorError, OSError, ValueError) as error:
         size = path.stat().st_size if path.exists() else 0
         raise InvalidCheckpoint(
-            f"{path} ({size} bytes) is not a complete safetensors file ({error}). Download it again."
+            f"{path} ({size} bytes) is not a complete safetensors file{_cut(path, size)} ({error}). Download it again."
         ) from error
+
+
+def _cut(path: Path, size: int) -> str:
+    """Where a file breaks off, if its header can be read: in which tensor, and of how many bytes."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if 0 < length < min(MOST_HEADER, size) else {}
+        ends = {str(name): int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return ""
+    there = size - 8 - length
+    cut = sorted((end, name) for name, end in ends.items() if end > there)
+    if not cut:
+        return ""
+    whole = 8 + length + cut[-1][0]
+    more = f" and {len(cut) - 1} more are not whole" if len(cut) > 1 else " is not whole"
+    return f": it ends after {size} of {whole} bytes, {cut[0][1]}{more}"
 
 
 def _headers(handle: Any, path: Path) -> dict[str, Header]:

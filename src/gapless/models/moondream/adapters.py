@@ -11,7 +11,7 @@ is the same bits whatever the slot.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -58,19 +58,25 @@ def branches(config: TextConfig) -> dict[str, Branch]:
 def read(path: Path, config: MoondreamConfig) -> dict[str, Pair]:
     """An adapter's pairs by linear. Raises `InvalidAdapter`."""
 
-    def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return _named(tensors, config.text)
+    def named(names: Iterable[str]) -> dict[str, str]:
+        return names_in(names, config.text)
 
     return read_adapter(path, branches(config.text), named)
 
 
-def _named(tensors: Mapping[str, Tensor], config: TextConfig) -> dict[str, Tensor]:
-    """By canonical name. Layers of experts are counted from 0 or from the first block, whichever their numbers fit."""
-    matches = {name: _FINETUNE.fullmatch(name) for name in tensors}
+def names_in(names: Iterable[str], config: TextConfig) -> dict[str, str]:
+    """Those of a file by their canonical ones. Layers of experts are counted from 0 or from the first block, whichever
+    their numbers fit. Raises `ValueError` with what is wrong, for an adapter of the other generation too."""
+    matches = {name: _FINETUNE.fullmatch(name) for name in names}
     numbers = {int(match[2]) for match in matches.values() if match and match[1] == "moe"}
     experts = [i for i in range(config.n_layers) if config.experts(i) is not None]
+    if numbers and not experts:
+        raise ValueError(
+            "was made for a model with experts (Moondream 3), and this model has none. Use one that was trained for "
+            "this model."
+        )
     first = experts[0] if experts and numbers == {i - experts[0] for i in experts} else 0
-    found = {}
+    found: dict[str, str] = {}
     for name, match in matches.items():
         if match is None:
             new = canonical(name.replace(_PARAMETRIZED, ""))
@@ -78,9 +84,24 @@ def _named(tensors: Mapping[str, Tensor], config: TextConfig) -> dict[str, Tenso
             layer = int(match[2]) + (first if match[1] == "moe" else 0)
             new = f"text.blocks.{layer}.mlp.{'fc1' if match[3] == 'up' else 'fc2'}.{match[4].upper()}"
         if new in found:
-            raise InvalidAdapter(f"{new} is in the adapter twice; one of them is {name}", param="adapter")
-        found[new] = tensors[name]
+            raise ValueError(f"has two tensors for {new}: {found[new]} and {name}. Keep one of them.")
+        found[new] = name
+    _check_kind(found, config)
     return found
+
+
+def _check_kind(found: Mapping[str, str], config: TextConfig) -> None:
+    if "text.wte" in found:
+        raise ValueError(
+            "holds a model's weights and is no adapter. Give it as the model, and as adapter a folder or file with "
+            "matrices A and B of its linears."
+        )
+    attention = [f"text.blocks.{i}.attn.qkv.A" for i in range(config.n_layers)]
+    if config.tau != "none" and config.n_layers and all(name in found for name in attention):
+        raise ValueError(
+            "was made for a model whose attention is adapted (Moondream 2), and this model's is not. Use one that was "
+            "trained for this model."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +133,27 @@ class Layout:
         return flat[..., at : at + prod(shape)].view(*flat.shape[:-1], *shape)
 
 
-def pack(pairs: Mapping[str, Pair], config: TextConfig, rank: int, dtype: torch.dtype) -> Tensor:
-    """One adapter for slots of `rank`, [width] in `dtype`. Raises `InvalidAdapter` if it does not fit in."""
+def pack(pairs: Mapping[str, Pair], config: TextConfig, rank: int, dtype: torch.dtype, name: str = "") -> Tensor:
+    """One adapter for slots of `rank`, [width] in `dtype`. Raises `InvalidAdapter`, with its `name`, if it does not fit
+    in."""
+    called = f"the adapter {name}" if name else "the adapter"
     wanted = rank_of(pairs, branches(config))
     if wanted > rank:
         raise InvalidAdapter(
-            f"the adapter has rank {wanted}, but the slots were made for {rank}; load the model with max_adapter_rank="
+            f"{called} has rank {wanted}, but the slots were made for {rank}; load the model with max_adapter_rank="
             f"{wanted}",
             param="adapter",
         )
     layout = Layout.of(config, rank)
     flat = torch.zeros(layout.width, dtype=dtype)
     flat[layout.rank_at] = wanted
-    for name, (a, b) in pairs.items():
+    for linear, (a, b) in pairs.items():
         own = a.shape[-2]
-        layout.view(flat, f"{name}.A")[..., :own, :] = a
-        layout.view(flat, f"{name}.B")[..., :own] = b
+        layout.view(flat, f"{linear}.A")[..., :own, :] = a
+        layout.view(flat, f"{linear}.B")[..., :own] = b
     if not bool(flat.isfinite().all()):
         kind = str(dtype).removeprefix("torch.")
-        raise InvalidAdapter(f"the adapter has values beyond {kind}; load the model in float32", param="adapter")
+        raise InvalidAdapter(f"{called} has values beyond {kind}; load the model in float32", param="adapter")
     return flat
 
 
