@@ -16,8 +16,41 @@ import numpy.typing as npt
 
 from gapless.columns import Flags, Ints, Mask, Records, RowRecord, RowRef, Rows, Token
 
-__all__ = ["Flags", "Ints", "Mask", "Records", "RowRecord", "RowRef", "Rows", "Token"]
-"""What is passed on from `gapless.columns`, beside all that is here."""
+__all__ = [
+    "MAX_TOP_LOGPROBS",
+    "POISON",
+    "Adapter",
+    "Arrival",
+    "Clock",
+    "Crops",
+    "DeviceLimits",
+    "DeviceSpan",
+    "Emission",
+    "Finish",
+    "FinishReason",
+    "Flags",
+    "Inset",
+    "Ints",
+    "Lane",
+    "Mask",
+    "Metrics",
+    "PageGrant",
+    "Picture",
+    "Prefill",
+    "Prompt",
+    "Records",
+    "Request",
+    "RowRecord",
+    "RowRef",
+    "RowStart",
+    "Rows",
+    "Sampling",
+    "Step",
+    "StepKind",
+    "Talk",
+    "Token",
+    "ValueHead",
+]
 
 Crops = npt.NDArray[np.uint8]
 
