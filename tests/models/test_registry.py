@@ -41,6 +41,35 @@ def test_weights_come_in_the_dtype_asked_for(folder: Path, tmp_path: Path, dtype
     assert load_model(half, dtype=dtype).model.dtype is registry.DTYPES[dtype]
 
 
+@pytest.mark.parametrize(("able", "large"), [(True, True), (True, False), (False, True)])
+def test_a_cpu_that_multiplies_bfloat16_does_so_with_large_checkpoints_of_half_size(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool, large: bool
+) -> None:
+    monkeypatch.setattr(registry, "multiplies_bfloat16", lambda: able)
+    monkeypatch.setattr(registry, "LARGE", 1000 if large else registry.LARGE)
+    suits = torch.bfloat16 if able and large else torch.float32
+    assert load_model(folder).model.dtype is torch.float32  # its weights would lose something
+    for stored in (torch.bfloat16, torch.float16):
+        half = write_micro(tmp_path / str(stored), dtype=stored)
+        loaded = load_model(half)
+        assert loaded.model.dtype is suits
+        assert load_model(half, dtype="float32").model.dtype is torch.float32
+        with torch.inference_mode():
+            embedded = loaded.model.encode_picture(torch.from_numpy(micro_crops()), (1, 2))
+        assert embedded.dtype is suits and embedded.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16"])
+def test_either_instruction_will_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[str, object] = {"avx512_f": True, "cpu_name": "some", name: False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    assert not registry.multiplies_bfloat16()
+    known[name] = True
+    assert registry.multiplies_bfloat16()
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert not registry.multiplies_bfloat16()
+
+
 def test_the_same_folder_twice_gives_the_same_bits(folder: Path) -> None:
     crops = torch.from_numpy(micro_crops())
     with torch.inference_mode():

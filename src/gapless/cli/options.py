@@ -79,7 +79,7 @@ DTypeOption = Annotated[
         "--dtype",
         metavar="DTYPE",
         rich_help_panel=RUN,
-        help="Number format: float32, bfloat16, float16, or auto: float32 on a CPU, bfloat16 on a GPU.",
+        help="Number format: float32, bfloat16, float16, or auto: bfloat16 on a GPU, and on a CPU what suits it.",
     ),
 ]
 DepthOption = Annotated[

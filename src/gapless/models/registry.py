@@ -5,6 +5,7 @@ The one place that knows which families there are (one: Moondream) and joins `we
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,12 @@ from gapless.models.moondream.reading import read_weights
 from gapless.weights.folder import TOKENIZER, find_files
 from gapless.weights.hub import ASSETS, BUNDLED, locate
 from gapless.weights.progress import Progress
+from gapless.weights.stored import open_files
 
+LARGE = 2**30
+"""Bytes of a checkpoint from which on they matter on a CPU."""
+WIDE = ("F32", "F64")
+"""What files call floating-point types of more than 16 bits."""
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -65,17 +71,18 @@ def load_model(
 ) -> Loaded:
     """Load a bundled model, a folder, or a hub id onto `device`.
 
-    `dtype` "auto" is float32 on a CPU and bfloat16 elsewhere; weights of another type are converted. `revision` as in
-    `locate`. `exact` fixes the rows of every GEMM on a GPU, `plain` leaves it to torch (`kernels.choose`). `progress`
-    is told how much has been read. `max_context`: see `with_context`. Raises `ModelNotFound`, `InvalidCheckpoint`, or
-    `InvalidRequest` for a device, dtype or context that does not exist.
+    `dtype` "auto" is bfloat16 on a GPU, and float32 on a CPU, but for what `_suits` says; weights of another type are
+    converted. `revision` as in `locate`. `exact` fixes the rows of every GEMM on a GPU, `plain` leaves it to torch
+    (`kernels.choose`). `progress` is told how much has been read. `max_context`: see `with_context`. Raises
+    `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a device, dtype or context that does not exist.
     """
-    where, kind = _device(device), _dtype(device, dtype)
+    where, known = _device(device), _dtype(device, dtype)
     located = locate(name_or_folder, revision)
     files = find_files(located.folder, located.tokenizer)
     config = identify(files, located.behaves)
     if max_context is not None:
         config = with_context(config, max_context)
+    kind = torch.bfloat16 if dtype == "auto" and where.type == "cpu" and _suits(files.weights) else known
     tensors = read_weights(files.weights, config, kind, where, progress=progress)
     model = Moondream(config, tensors, choose(where, exact, plain))
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision, model.tiles)
@@ -137,3 +144,20 @@ def _dtype(device: str | torch.device, dtype: DType) -> torch.dtype:
     if dtype not in DTYPES:
         raise InvalidRequest(f"dtype {dtype!r} is unknown; use auto, {', '.join(DTYPES)}.", param="dtype")
     return DTYPES[dtype]
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16 (AVX-512 BF16 or AMX)."""
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def _suits(weights: Sequence[Path]) -> bool:
+    """Whether bfloat16 is the better choice on this CPU: it multiplies it, the checkpoint is large, so that half the
+    time and memory matter, and no matrix of it is wider, so that little is lost. Small ones stay exact in float32."""
+    if not multiplies_bfloat16():
+        return False
+    with open_files(weights) as stored:
+        headers = stored.headers.values()
+        wide = any(header.dtype in WIDE and len(header.shape) > 1 for header in headers)
+        return not wide and sum(header.size for header in headers) >= LARGE
