@@ -8,6 +8,7 @@ over tensors without memory, under a driver that answers for the GPU and starts 
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -79,8 +80,10 @@ class _NoGpu:
 
 
 def _begin() -> None:
-    """What a process does first. It is one of many: torch's own threads would be in their way."""
+    """What a process does first. It is one of many: torch's own threads would be in their way, and Ctrl-C is heard by
+    whoever started them."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _compile(job: Job) -> None:
