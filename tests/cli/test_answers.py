@@ -241,6 +241,7 @@ def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.Captur
         (["point", "a.png", "star", "--spatial-ref", ".9,.9,.1,.1"], "--spatial-ref '.9,.9,.1,.1'"),
         (["bench"], "Missing command"),
         (["caption", "a.png", "--depth", "0"], "--depth"),
+        *((["caption", "a.png", "--kv-memory", size], f"{size!r} must be bytes") for size in ("0", "much", "-1GB")),
         (["caption", "a.png", "--depth", "100"], "'--depth': Input should be less than or equal to 64"),
         (["caption", "a.png", "--max-rows", "0"], "'--max-rows': Input should be greater than or equal to 1"),
         (["caption", "a.png", "--max-rows", "1025"], "'--max-rows': Input should be less than or equal to 1024"),

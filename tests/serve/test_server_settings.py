@@ -222,7 +222,15 @@ def test_a_wrong_file_is_told(tmp_path, text, words):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--port", "70000"), ("--max-requests", "0"), ("--rate-limit", "-1"), ("--depth", "100")]
+    ("flag", "value"),
+    [
+        ("--port", "70000"),
+        ("--max-requests", "0"),
+        ("--rate-limit", "-1"),
+        ("--depth", "100"),
+        ("--kv-memory", "0"),
+        ("--picture-cache", "much"),
+    ],
 )
 def test_a_wrong_flag_is_a_wrong_command_line_and_a_wrong_variable_is_not(flag, value, capsys, monkeypatch):
     assert main(["serve", flag, value]) == 2

@@ -53,7 +53,7 @@ class LengthChoice(StrEnum):
 def checked_bytes(text: str | None) -> str | None:
     """An amount of memory, checked before a model is loaded."""
     try:
-        return None if text is None else str(bytes_of(text, 0))
+        return None if text is None else str(bytes_of(text))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} {error}") from error
 

@@ -22,7 +22,6 @@ from gapless.cli.options import (
     RUN,
     DTypeChoice,
     Switch,
-    checked_bytes,
     read_adapters,
 )
 from gapless.cli.terminal import PROGRAM, Spinner, complain, one_line, spinner
@@ -73,7 +72,6 @@ PictureCacheSize = Annotated[
     typer.Option(
         "--picture-cache",
         metavar="SIZE",
-        callback=checked_bytes,
         rich_help_panel=LIMITS,
         help="Decoded pictures that are kept, like 1GB; 0: none. Not given: 256 MiB.",
     ),
@@ -123,7 +121,6 @@ KvMemory = Annotated[
     typer.Option(
         "--kv-memory",
         metavar="SIZE",
-        callback=checked_bytes,
         rich_help_panel=RUN,
         help="The same, like 8GB; more than all rows need is room for the prefix cache.",
     ),
