@@ -83,7 +83,8 @@ def test_what_is_not_http_is_told_so_in_the_shape_of_all_errors(endpoint):
 @needs_linux
 @pytest.mark.parametrize("process", ["off", "on"])
 def test_s_mem_01_two_thousand_malformed_requests_leave_the_memory_as_it_was(tmp_path, process):
-    server, held = Served("glint", tmp_path / "log", "--process", process), []
+    words = ("--process", process, "--picture-cache", "4MB")  # which is full soon
+    server, held = Served("glint", tmp_path / "log", *words), []
     try:
         server.said("curl http://")
         seen = asyncio.run(
