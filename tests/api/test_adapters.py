@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import gapless
 from gapless.api.channel import Channel
-from gapless.errors import InvalidAdapter, InvalidRequest
+from gapless.errors import InvalidAdapter, InvalidRequest, NonFiniteLogits
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
@@ -161,9 +161,19 @@ def test_what_load_refuses():
         ({"../x": MOON}, "adapter must be a name"),
         ({"moon": 7}, "path must be a folder or file"),
         ({"moon": "/nowhere"}, "does not exist"),
+        ({"moon": "glint/mon"}, "no adapter 'glint/mon': with glint comes glint/moon"),
         ("moon", "must be a dict"),
     ):
         with pytest.raises(InvalidRequest, match=said):
             gapless.load("glint", device="cpu", adapters=named)
-    with pytest.raises(InvalidRequest, match="max_adapter_rank=8"):
+    with pytest.raises(InvalidRequest, match=r"the adapter moon has rank .* max_adapter_rank=8"):
         gapless.load("glint", device="cpu", adapters={"moon": MOON}, max_adapter_rank=4)
+
+
+def test_an_adapter_whose_values_overflow_is_named(tmp_path):
+    tensors = {name: tensor * 1e30 for name, tensor in load_file(MOON / "adapter.safetensors").items()}
+    save_file(tensors, tmp_path / "adapter.safetensors")
+    with gapless.load("glint", device="cpu", adapters={"loud": tmp_path}) as vlm:
+        with pytest.raises(NonFiniteLogits, match="the model with the adapter 'loud' computed NaN or infinity"):
+            vlm.query(question="Who are you?", settings={"adapter": "loud"})
+        assert vlm.query(question="Who are you?")["answer"]

@@ -40,6 +40,7 @@ def test_from_an_eye(vlm, pictures):
     assert all(well_formed(result["gaze"]) and result["metrics"]["input_tokens"] > 17 for result in results)
     gazes = [result["gaze"] for result in results]
     assert None in gazes and any(gazes)
+    assert {result["finish_reason"] for result in results} == {"stop"}  # one place is all that is asked for
     for (image, eye), gaze in zip(eyes, gazes, strict=True):
         forced = vlm.detect_gaze(image, eye, None, {"force_detect": True})["gaze"]
         assert forced is not None and well_formed(forced)

@@ -167,3 +167,14 @@ def test_inspect_of_an_unknown_revision_says_no_none(tmp_path: Path, capsys: pyt
     assert main(["inspect", str(tmp_path / "micro")]) == 1
     out, err = capsys.readouterr()
     assert "None" not in out and "not known" in out and "'2025-01-10' is not supported" in err
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("moondream2", "vikhyatk/moondream2"), ("moondream3-prevew", "moondream/moondream3-preview"),
+                        ("glimt", "glint"), ("./moondream2", "vikhyatk/moondream2")],
+)  # fmt: skip
+def test_a_name_that_is_nearly_one_is_answered_with_it(
+    said: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", said]) == 1
+    assert f"Do you mean {meant!r}?" in capsys.readouterr().err

@@ -334,6 +334,10 @@ def test_s_det_07_a_missing_skill_is_named_with_the_model(md2, md3, picture):
     with pytest.raises(UnsupportedSkill, match="moondream2-2025-06-21-a has no skill 'segment'") as caught:
         segment(md2, picture, "dog")
     assert caught.value.status == 501
+    assert (
+        "it has query, reasoning, caption, point, detect, gaze, chat; segment is a skill of moondream/moondream3-"
+        in str(caught.value)
+    )
     bare = replace(md3, templates=replace(md3.templates, captions={}, query=None, reason=None, point=None,
                                           detect=None, segment=None), name="bare")  # fmt: skip
     for name, make in calls(bare, picture).items():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gapless.errors import InvalidCheckpoint
 from gapless.weights.checkpoint import read_tensors
+from gapless.weights.folder import find_weights
 from gapless.weights.recipes import Plain
 from gapless.weights.stored import open_files, read_headers
 
@@ -197,3 +198,12 @@ def test_a_file_that_is_cut_short_is_told_with_the_tensor_and_the_bytes(tmp_path
     assert f"it ends after {len(WHOLE) - 1} of {len(WHOLE)} bytes, {last[0]} is not whole" in message
     path.write_bytes(WHOLE[:HEADER])
     assert f"and {len(SHAPES) - 1} more are not whole" in refused(path)
+
+
+def test_of_two_pickles_neither_is_guessed(tmp_path: Path) -> None:
+    for name in ("model.pt", "other.pth"):
+        pickled(tmp_path / name)
+    with pytest.raises(InvalidCheckpoint, match=r"model\.pt, other\.pth, and nothing says which is meant"):
+        find_weights(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(WHOLE)
+    assert find_weights(tmp_path) == (tmp_path / "model.safetensors",)

@@ -18,6 +18,7 @@ from gapless.errors import EngineClosed, EngineDead
 from gapless.records import Emission, Finish, FinishReason, Metrics, Token
 from gapless.skills.answer import AnswerText
 from gapless.skills.base import Ask, Piece
+from gapless.skills.gaze import GazeReader
 from gapless.skills.query import QueryReader
 
 
@@ -98,7 +99,9 @@ class Call:
         assert self.finish is not None
         if self.finish.error is not None:
             raise _own(self.finish.error)
-        reason = self.finish.reason.value if self.finish.reason is not None else None
+        found = isinstance(self._reader, GazeReader) and self._reader.found
+        ended = FinishReason.STOP if found else self.finish.reason  # one place is all that is asked for: nothing is cut
+        reason = ended.value if ended is not None else None
         return self._reader.result() | {"finish_reason": reason, "metrics": metrics_of(self.finish)}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.errors import InvalidRequest, shown
+from gapless.errors import InvalidAdapter, InvalidRequest, shown
 from gapless.records import Adapter
 
 if TYPE_CHECKING:
@@ -140,6 +140,13 @@ def adapter_path(path: object) -> str:
         bundled = ASSETS / owner / "adapters" / own
         if owner in BUNDLED and own.isidentifier() and bundled.is_dir():
             return str(bundled)
+        if owner in BUNDLED and own:
+            known = ", ".join(sorted(f"{owner}/{found.name}" for found in (ASSETS / owner / "adapters").iterdir()))
+            raise InvalidAdapter(
+                f"there is no adapter {shown(str(path))}: with {owner} comes {known}; give that, or the path of a "
+                "folder or file",
+                param="adapters",
+            )
     return str(given.absolute())
 
 

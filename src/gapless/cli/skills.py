@@ -288,12 +288,18 @@ def gaze(
     kv_memory: KvMemoryOption = None,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    adapter: AdapterOption = None,
+    use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
 ) -> int:
     """Find where a person looks: their eye is at X Y, or somewhere in --face. The bundled model never learned it."""
     place = gaze_from(x, y, face)
-    ask = Ask("gaze", "gaze", checked_settings(seed=seed, timeout=timeout), spatial_refs=[place], force=force)
-    engine = Engine(model, device, dtype, depth, graphs, max_rows, pages, (), kv_memory, max_context, prefix_cache)
+    adapters = read_adapters(adapter)
+    settings = checked_settings(adapter=chosen_adapter(adapters, use_adapter), seed=seed, timeout=timeout)
+    ask = Ask("gaze", "gaze", settings, spatial_refs=[place], force=force)
+    engine = Engine(
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache
+    )
     return answer(ask, read_pictures([picture]), engine, Output(json, draw))
 
 

@@ -269,7 +269,12 @@ def _timed_out(history: History, now: float) -> RequestTimeout:
 
 
 def _non_finite(seq: Running) -> NonFiniteLogits:
+    after = f"computed NaN or infinity after {len(seq.history.tokens)} tokens"
+    cure = "do not suit this dtype (try float32 or bfloat16) or are damaged"
+    if seq.adapter is None:
+        return NonFiniteLogits(f"the model {after}; the weights {cure}")
+    name = seq.adapter.adapter.name
     return NonFiniteLogits(
-        f"the model computed NaN or infinity after {len(seq.history.tokens)} tokens; the weights do not suit this "
-        "dtype (try float32 or bfloat16) or are damaged"
+        f"the model with the adapter {name!r} {after}; the adapter's values are too large, or {cure} (ask without the "
+        "adapter to see whether it is the model's weights)"
     )

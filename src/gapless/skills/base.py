@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill, shown
+from gapless.models.moondream.config import REVISIONS
 from gapless.models.moondream.templates import Templates, Wrap
 from gapless.records import Picture, Prompt, Sampling, Token
 from gapless.skills.answer import AnswerText
 from gapless.skills.settings import Settings, fresh_seed
 from gapless.skills.tokenizer import Tokenizer
+from gapless.weights.catalogue import CATALOGUE
 
 Piece = str | dict[str, Any]
 """What a stream yields: text, or for segment a dict with one of the keys bbox, chunk, completed."""
@@ -88,8 +90,21 @@ NOTHING = Body((), ())
 def supported(context: SkillContext, skill: str, wrap: Wrap | None) -> Wrap:
     """The skill's template. Raises `UnsupportedSkill` naming the skill and the model."""
     if wrap is None:
-        raise UnsupportedSkill(f"the model {context.name} has no skill {skill!r}; use another model or skill")
+        raise lacking(context, skill)
     return wrap
+
+
+def lacking(context: SkillContext, skill: str) -> UnsupportedSkill:
+    """The error for a skill that the model lacks: what it has, and which of the published models have it."""
+    own = ", ".join(context.templates.skills()) or "none"
+    others = [
+        name
+        for name, published in CATALOGUE.items()
+        if skill in Templates.of(REVISIONS[published.editions[published.latest].behaves]).skills()
+    ]
+    return UnsupportedSkill(
+        f"the model {context.name} has no skill {skill!r}; it has {own}; {skill} is a skill of {', '.join(others)}"
+    )
 
 
 def pictured(picture: Picture | None, skill: str) -> Picture:

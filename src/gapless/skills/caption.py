@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gapless.errors import InvalidRequest, UnsupportedSkill, shown
+from gapless.errors import InvalidRequest, shown
 from gapless.records import Picture, Token
 from gapless.skills.answer import AnswerText
-from gapless.skills.base import Ask, Body, Piece, SkillContext, answer_text, pictured, text_sampling, to_prompt
+from gapless.skills.base import Ask, Body, Piece, SkillContext, answer_text, lacking, pictured, text_sampling, to_prompt
 from gapless.skills.settings import Settings
 
 
@@ -41,7 +41,7 @@ def caption(
     """Ask for `{"caption": str}` of one of the model's lengths (usually short, normal, long)."""
     captions = context.templates.captions
     if not captions:
-        raise UnsupportedSkill(f"the model {context.name} has no skill 'caption'; use another model or skill")
+        raise lacking(context, "caption")
     if not isinstance(length, str) or length not in captions:
         known = ", ".join(captions)
         raise InvalidRequest(f"length must be one of {known}; got {shown(length)}", param="length")

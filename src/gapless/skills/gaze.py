@@ -64,6 +64,11 @@ class GazeReader:
         self._places = PlaceCollector(size, sized=False)
         self._found: dict[str, float] | None = None
 
+    @property
+    def found(self) -> bool:
+        """Whether there is a place, so that the answer is whole."""
+        return self._found is not None
+
     def feed(self, tokens: Sequence[Token]) -> tuple[Piece, ...]:
         """See `Reader`."""
         for token in tokens:

@@ -163,7 +163,7 @@ def _part(part: object, where: str) -> str | PicturePart:
         return PicturePart("image_url", _url(part.get("image_url"), f"{where}.image_url"), where)
     if kind == "image":
         return PicturePart("image", part.get("image"), where)
-    raise _wrong(f"{where}.type", kind, "must be text or image_url")
+    raise _wrong(f"{where}.type", kind, "must be text, image_url or image")
 
 
 def _url(value: object, where: str) -> str:

@@ -33,7 +33,11 @@ def references(context: SkillContext, refs: SpatialRefs | None) -> Body:
         return NOTHING
     ids = context.templates.ids
     if context.templates.worded or ids.coord is None or ids.size is None:
-        raise UnsupportedSkill(f"the model {context.name} does not take spatial references", param=_PARAM)
+        raise UnsupportedSkill(
+            f"the model {context.name} does not take spatial references; leave them out, or use Moondream 2 of "
+            "2025-06-21 or later",
+            param=_PARAM,
+        )
     if len(refs) > context.max_context:
         raise InvalidRequest(f"{len(refs)} spatial references do not fit in a context of {context.max_context}")
     kinds: list[int] = []

@@ -45,13 +45,22 @@ def find_files(folder: Path, tokenizer: Path | None = None) -> ModelFolder:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """The files of a folder that hold its weights; some may not be there."""
+    """The files of a folder that hold its weights; some may not be there. Raises `InvalidCheckpoint` where several
+    could be meant."""
     index = folder / INDEX
     if index.is_file():
         return _shards(index)
     single = folder / WEIGHTS
     pickled = [path for ending in PICKLED for path in sorted(folder.glob(f"*{ending}"))]
-    return (pickled[0],) if len(pickled) == 1 and not single.exists() else (single,)
+    if single.exists() or not pickled:
+        return (single,)
+    if len(pickled) > 1:
+        names = ", ".join(path.name for path in pickled[:4]) + (" and more" if len(pickled) > 4 else "")
+        raise InvalidCheckpoint(
+            f"{folder} has several files of weights, {names}, and nothing says which is meant. Leave the right one "
+            "there and take the others away."
+        )
+    return (pickled[0],)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from gapless.config import cache_folder
@@ -60,10 +61,17 @@ def locate(name: str | Path, revision: str | None = None) -> Located:
         return cached(text, asked) or fetch(text, asked)
     what = "a file, not a folder" if exists else "neither a bundled model nor a folder"
     raise ModelNotFound(
-        f"{shown(str(name))} is {what}. Give {' or '.join(map(repr, BUNDLED))}, the path of a model folder, or a hub "
-        "id like 'owner/name' or 'owner/name@revision'.",
+        f"{shown(str(name))} is {what}.{_similar(text)} Give {' or '.join(map(repr, BUNDLED))}, the path of a model "
+        "folder, or a hub id like 'owner/name' or 'owner/name@revision'.",
         param="model",
     )
+
+
+def _similar(text: str) -> str:
+    """What may have been meant: a published name, or the end of one."""
+    ends = {full.rpartition("/")[2]: full for full in (*BUNDLED, *CATALOGUE)}
+    near = get_close_matches(text.rpartition("/")[2][:80].lower(), ends, n=1, cutoff=0.75)
+    return f" Do you mean {ends[near[0]]!r}?" if near else ""
 
 
 def have(name: str) -> Located:

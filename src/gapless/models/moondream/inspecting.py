@@ -57,7 +57,7 @@ def inspect(located: Located) -> Inspected:
     problems += [*(f"missing {name}" for name in planned.missing), *check_parts(headers, parts)]
     shapes = [wanted[name] for name, recipe in planned.recipes.items() if not isinstance(recipe, Kept)]
     kept = [recipe.name for recipe in planned.recipes.values() if isinstance(recipe, Kept)]
-    numbers = facts(headers, shapes, [headers[name] for name in kept])
+    numbers = facts(headers, shapes, [headers[name] for name in kept if name in headers])
     return _inspected(files, headers, config, numbers, tuple(problems))
 
 

@@ -15,6 +15,10 @@ from gapless.models.moondream.weights_map import OPTIONAL, Shapes
 from gapless.weights.recipes import GROUP, Kept, Nibbles, Part, Plain, Recipe, Rows, Turned, scale_part
 from gapless.weights.stored import FP8, Header
 
+EXPERTS = 3
+"""Dimensions of a weight of experts, which alone may be FP8."""
+_SIGN = "text_model.transformer."
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -66,6 +70,15 @@ def _recipes(
 def _direct(name: str, shape: tuple[int, ...], found: Mapping[str, str], dtype: str) -> dict[str, Recipe]:
     """A tensor that the files have as the model wants it, unless it is FP8 with scales beside it."""
     scale = name.removesuffix(".weight") + ".scale"
-    if dtype != FP8 or scale not in found:
+    if dtype != FP8 or (scale not in found and len(shape) != EXPERTS):
         return {name: Plain(found[name], shape)}
-    return {name: Kept(found[name], Part(shape, (FP8,))), scale: Kept(found[scale], scale_part(shape))}
+    beside = found.get(scale, _scale_beside(found[name], scale))
+    return {name: Kept(found[name], Part(shape, (FP8,))), scale: Kept(beside, scale_part(shape))}
+
+
+def _scale_beside(weight: str, scale: str) -> str:
+    """The name that missing scales of experts would have in the file: in the internal layout they lie elsewhere."""
+    block, internal, linear = weight.partition(".mlp.")
+    if not (internal and _SIGN in block):
+        return scale
+    return f"{block}.moe_quant.{'down' if linear.startswith('output') else 'up'}_scale"

@@ -169,6 +169,8 @@ class Templates:
             "point": self.point,
             "detect": self.detect,
             "segment": self.segment,
+            "gaze": self.point,
+            "chat": self.query,
         }
         return tuple(skill for skill, template in having.items() if template)
 
