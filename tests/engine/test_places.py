@@ -78,8 +78,8 @@ def test_only_the_life_that_talks_talks():
     places.talk(RowRef(1, 7))
     assert places.talking(this).tolist() == [True, False] and not places.talking(next_one).any()
     places.leave(1)
+    places.talk(RowRef(1, 7))
     assert not places.talking(this).any()
-    places.talk(RowRef(1, 8))
     places.begin(1, Walker.start(TABLES[0], "text", 5, 1), 10, 16)
     assert not places.talking(next_one).any()
 

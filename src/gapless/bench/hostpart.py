@@ -28,7 +28,7 @@ RULES = Rules(vocab=256, end=0, answer=3, coord=5, size=6, mask_answer=True)
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """Median milliseconds of one steady tick's parts; `wait_ms`: the host stood still. `calls_per_step`: calls
+    """Mean milliseconds of one steady tick's parts; `wait_ms`: the host stood still. `calls_per_step`: calls
     of the device's protocol over decode steps; `api_calls`: device API calls of one launch, by name, None if not
     looked at."""
 

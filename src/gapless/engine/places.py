@@ -55,8 +55,10 @@ class Places:
         self.leaving -= 1
 
     def talk(self, ref: RowRef) -> None:
-        """From now on, whatever this life of the row says without ending is only one more token of the same."""
-        self._talks[ref.row] = ref.epoch
+        """From now on, whatever this life of the row says without ending is only one more token of the same. Nothing for
+        a row that wants no more."""
+        if self.cap[ref.row]:
+            self._talks[ref.row] = ref.epoch
 
     def talking(self, rows: Rows) -> Mask:
         """Bool [n]: where that is so."""
