@@ -55,8 +55,8 @@ class Places:
         self.leaving -= 1
 
     def talk(self, ref: RowRef) -> None:
-        """From now on, whatever this life of the row says without ending is only one more token of the same. Nothing for
-        a row that wants no more."""
+        """From now on, whatever this life of the row says without ending is only one more token of the same. It stays
+        as it is for a row that wants no more."""
         if self.cap[ref.row]:
             self._talks[ref.row] = ref.epoch
 
