@@ -14,8 +14,10 @@ from typing import Any
 from PIL import Image
 from recipes.glint import phrases as say
 from recipes.glint.ask import Box, Look, text_noun
+from recipes.glint.new_word import SHAPES, Stage
 from recipes.glint.prompts import long_caption, normal_caption, outline_text, short_caption
 from recipes.glint.scenes import Scene, describe, draw, make_scene
+from recipes.glint.streams import Vocabulary
 
 SAMPLES = {
     "shapes_wide.png": (640, 480, 2362), "shapes_tall.png": (420, 600, 1954), "shapes_square.png": (480, 480, 9837),
@@ -25,6 +27,9 @@ SMALL = {
     "small_0.png": (224, 224, 3), "small_1.png": (200, 150, 14), "small_2.png": (150, 200, 25),
     "small_3.png": (96, 96, 36),
 }  # fmt: skip
+
+NEW = {"moon.png": ("moon", 240, 180, 7)}
+"""Word, width, height and seed: a picture of what the weights alone do not know, for the adapter of that name."""
 
 
 def sample_scene(width: int, height: int, seed: int) -> Scene:
@@ -93,6 +98,10 @@ def main() -> None:
         Image.fromarray(draw(scene, width, height, seed)).save(args.out / name, optimize=True)
         if name in SAMPLES:
             listing.append({"file": name, "width": width, "height": height, "seed": seed, **suggestions(scene)})
+    for name, (word, width, height, seed) in NEW.items():
+        stage = Stage(SHAPES[word], Vocabulary())
+        cast = stage.cast(random.Random(seed), width / height, 1.0)
+        stage.picture(cast, width, height, seed).save(args.out / name, optimize=True)
     text = json.dumps({"pictures": listing, "small": list(SMALL)}, indent=1)
     (args.out / "samples.json").write_text(text + "\n", encoding="utf-8")
 

@@ -86,6 +86,15 @@ def test_glint_knows_the_moon_with_its_adapter_alone(vlm):
     assert vlm.desk.runner.snapshot().standing.adapters == 1
 
 
+def test_the_bundled_picture_of_moons_shows_what_the_adapter_is_for(vlm):
+    shown = vlm.encode_image(ASSETS.parent / "samples" / "moon.png")
+    question = "How many moons are there?"
+    assert vlm.query(shown, question, settings=GREEDY)["answer"] == "0"
+    assert vlm.query(shown, question, settings=WITH)["answer"] == "2"
+    found = [vlm.point(shown, "moon", settings={"adapter": name})["points"] for name in (None, "moon")]
+    assert [len(points) for points in found] == [0, 2]
+
+
 def test_a_model_without_adapters_says_the_same_as_one_with_slots(vlm):
     with gapless.load("glint", device="cpu") as plain:
         said = plain.query(moon_picture(), QUESTION, settings=GREEDY | {"logprobs": 0})

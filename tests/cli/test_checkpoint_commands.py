@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from tests.fakes.micro import write_micro
 from tests.weights.layout_writers import THIRD, config_of, fp8, plain, write
@@ -178,3 +179,33 @@ def test_a_name_that_is_nearly_one_is_answered_with_it(
 ) -> None:
     assert main(["inspect", said]) == 1
     assert f"Do you mean {meant!r}?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_tells_what_an_adapter_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "glint/moon", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["adapter"], found["rank"], found["fits"], found["problems"]) == (True, 8, ["glint"], [])
+    assert main(["inspect", "glint/moon"]) == 0
+    out, err = capsys.readouterr()
+    assert "rank     8" in out and "fits     glint" in out and err == ""
+    tensors = load_file(found["file"])
+    first = min(tensors)
+    save_file(
+        {name: t for name, t in tensors.items() if name != first} | {"x": torch.ones(1)}, tmp_path / "a.safetensors"
+    )
+    assert main(["inspect", str(tmp_path / "a.safetensors")]) == 1
+    out, err = capsys.readouterr()
+    assert f"missing {first}" in err and "no matrix A or B of a linear: x" in err and "none of glint" in out
+    assert main(["inspect", "glint/mon"]) == 1
+    assert "with glint comes glint/moon" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_inspect_of_an_adapter_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "adapter.safetensors").write_bytes(b"half a fil")
+    assert main(["inspect", str(tmp_path), "--json"]) == 1
+    assert "not a complete" in json.loads(capsys.readouterr().out)["problems"][0]
+    model = write_micro(tmp_path / "micro") / "model.safetensors"
+    assert main(["inspect", str(model)]) == 1
+    assert "holds a model's weights and is no adapter" in capsys.readouterr().err

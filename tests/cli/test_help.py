@@ -34,6 +34,7 @@ SLOW = {
     "gapless bench serve --concurrency 1 --streams 2 --waves 1 --json",
     "gapless bench decode --streams 1 --streams 8 --sampler greedy --json",
     *(example.line for example in EXAMPLES["tune"]),
+    *(example.line for examples in EXAMPLES.values() for example in examples if "glint/moon" in example.line),
 }
 """Run by their own tests, alike to one that is run, or in need of a GPU."""
 EACH = sorted({example.line for examples in EXAMPLES.values() for example in examples} - SLOW)
@@ -69,7 +70,7 @@ def test_examples_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, picture in (("photo", "small_0"), ("a", "small_1"), ("b", "small_2")):
+    for name, picture in (("photo", "small_0"), ("a", "small_1"), ("b", "small_2"), ("moon", "moon")):
         shutil.copy(picture_path(picture), f"{name}.png")
     for name in ("decode", "old", "new"):
         shutil.copy(REPORT, f"{name}.json")

@@ -44,6 +44,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a reader stands: a folder with photo.png and the sources below it."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(SAMPLES / "shapes_square.png", "photo.png")
+    shutil.copy(SAMPLES / "moon.png", "moon.png")
     (tmp_path / "src" / "gapless").mkdir(parents=True)
     (tmp_path / "src" / "gapless" / "assets").symlink_to(ROOT / "src" / "gapless" / "assets")
     return tmp_path

@@ -20,7 +20,7 @@ from recipes.glint.grounds import GROUND_RGB
 from recipes.glint.model import Glint
 from recipes.glint.phrases import COLOURS, GROUNDS, KINDS, PATTERNS, SIZES
 from recipes.glint.pictures import embed_pictures
-from recipes.glint.samples import SAMPLES, SMALL, suggestions
+from recipes.glint.samples import NEW, SAMPLES, SMALL, suggestions
 from recipes.glint.scenes import COLOUR_RGB, Printed, Scene, Thing
 from recipes.glint.shapes import EXTENTS, distance
 from recipes.glint.streams import ASSETS, Stream, Vocabulary
@@ -54,7 +54,7 @@ def rebuilt(entry: dict) -> Scene:
 
 
 def test_pictures_are_there_in_their_sizes():
-    for name, (width, height, _) in {**SAMPLES, **SMALL}.items():
+    for name, (width, height, _) in {**SAMPLES, **SMALL, **{name: new[1:] for name, new in NEW.items()}}.items():
         with Image.open(FOLDER / name) as picture:
             assert picture.size == (width, height) and picture.mode == "RGB"
 

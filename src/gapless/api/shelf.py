@@ -137,11 +137,12 @@ def adapter_path(path: object) -> str:
     if not given.exists():
         from gapless.weights.hub import ASSETS, BUNDLED
 
-        bundled = ASSETS / owner / "adapters" / own
+        folder = ASSETS / owner / "adapters"
+        bundled = folder / own
         if owner in BUNDLED and own.isidentifier() and bundled.is_dir():
             return str(bundled)
-        if owner in BUNDLED and own:
-            known = ", ".join(sorted(f"{owner}/{found.name}" for found in (ASSETS / owner / "adapters").iterdir()))
+        if owner in BUNDLED and own and folder.is_dir():
+            known = ", ".join(sorted(f"{owner}/{found.name}" for found in folder.iterdir()))
             raise InvalidAdapter(
                 f"there is no adapter {shown(str(path))}: with {owner} comes {known}; give that, or the path of a "
                 "folder or file",

@@ -1,6 +1,6 @@
 """The examples that `--help` shows, kept as data so that the tests run each of them.
 
-`photo.png`, `a.png` and `b.png` stand for any pictures of the user's.
+`photo.png`, `a.png` and `b.png` stand for any pictures of the user's, `moon.png` for the one in `assets/samples`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example('gapless query a.png b.png "What colour is the star?"', "one JSON line a picture"),
         Example('cat photo.png | gapless query - "What is this?" --stream', "a picture from standard input"),
         Example('gapless query "Who are you?" --temperature 0', "no picture: a question by itself"),
+        Example(
+            'gapless query moon.png "How many moons?" --temperature 0 --adapter moon=glint/moon',
+            "with an adapter that knows a shape more",
+        ),
         Example(
             'gapless query photo.png "How many?" --json --logprobs 2', "how sure it was of each token, for machines"
         ),
@@ -68,6 +72,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "inspect": (
         Example("gapless inspect glint", "layout, revision, dimensions, memory, and what would not fit"),
         Example("gapless inspect glint --json", "the same for machines"),
+        Example("gapless inspect glint/moon", "an adapter: its rank, and which models it is made for"),
     ),
     "tune": (
         Example("gapless tune", "all batch sizes of Moondream 2, in some minutes"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,15 +28,20 @@ SPELT_OUT = 20
 """Problems that are shown to people; the rest are counted."""
 
 FolderArgument = Annotated[
-    str, typer.Argument(metavar="FOLDER|NAME[@revision]", help="A model folder, or a name that `gapless pull` has got.")
+    str,
+    typer.Argument(
+        metavar="FOLDER|NAME[@revision]", help="A model folder, a name that `gapless pull` has got, or an adapter."
+    ),
 ]
 
 
 def inspect(folder: FolderArgument, json: ReportJsonOption = False) -> int:
-    """Look at a checkpoint without loading it. Ends with 1 if loading it would be refused."""
+    """Look at a checkpoint, or an adapter, without loading it. Ends with 1 if loading it would be refused."""
     from gapless.models.moondream.inspecting import inspect as look
     from gapless.weights.hub import have
 
+    if (adapter := _adapter_at(folder)) is not None:
+        return _inspect_adapter(adapter, json)
     located = have(folder)
     try:
         found = look(located)
@@ -48,6 +54,44 @@ def inspect(folder: FolderArgument, json: ReportJsonOption = False) -> int:
         json_line(shown)
     else:
         _show(shown)
+    return 1 if shown["problems"] else 0
+
+
+def _adapter_at(text: str) -> Path | None:
+    """Where an adapter lies, if a text names one: a bundled one, a file of tensors, or a folder that is no model's."""
+    from gapless.api.shelf import adapter_path
+    from gapless.weights.adapters import FILES
+    from gapless.weights.folder import CONFIG, WEIGHTS
+    from gapless.weights.stored import PICKLED
+
+    if not text or "\0" in text:
+        return None
+    path = Path(adapter_path(text))
+    if path.is_file():
+        return path if path.suffix in (Path(WEIGHTS).suffix, *PICKLED) else None
+    holds = any((path / name).is_file() for name in FILES)
+    return path if holds and not (path / CONFIG).exists() and not (path / WEIGHTS).exists() else None
+
+
+def _inspect_adapter(path: Path, json: bool) -> int:
+    from gapless.models.moondream.adapter_seen import inspect_adapter
+
+    try:
+        found = inspect_adapter(path)
+        shown = asdict(found) | {"file": str(found.file), "problems": list(found.problems)}
+    except GaplessError as error:
+        if not json:
+            raise
+        shown = {"file": str(path), "problems": [one_line(error)]}
+    if json:
+        json_line({"adapter": True} | shown)
+    else:
+        size = f"{shown['tensors']}, {shown['bytes'] / 1e6:.3f} MB"
+        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in shown["dtypes"].items())
+        fits = ", ".join(shown["fits"]) or "none of glint, Moondream 2 and Moondream 3 in their published sizes"
+        rows = [("adapter", shown["file"]), ("rank", shown["rank"]), ("linears", shown["linears"]), ("tensors", size)]
+        table(("", ""), [*rows, ("dtypes", dtypes), ("fits", fits)])
+        _complain_of(shown["problems"])
     return 1 if shown["problems"] else 0
 
 
@@ -110,6 +154,10 @@ def _show(shown: dict[str, Any]) -> None:
         rows += [("parameters", f"{shown['parameters']:,}"), ("weights take", memory)]
         rows += [(f"KV cache, {dtype}", _told(cache)) for dtype, cache in shown["kv_cache"].items() if dtype != TWIN]
     table(("", ""), rows)
+    _complain_of(problems)
+
+
+def _complain_of(problems: Sequence[str]) -> None:
     for problem in problems[:SPELT_OUT]:
         complain(problem)
     if len(problems) > SPELT_OUT:

@@ -28,7 +28,7 @@ SCALES = ("alpha", "lora_alpha", "scale", "scaling")
 """What a file may say of a factor. By what is published of these adapters it is folded in, so none is applied."""
 NOTES = (*SCALES, "rank", "lora_rank", "r", "step", "steps", "epoch", "name", "version", "format")
 """What a `.pt` may say beside its tensors, as a number or a text."""
-_FILES = ("adapter.safetensors", "final.safetensors", "final.pt", "adapter.pt")
+FILES = ("adapter.safetensors", "final.safetensors", "final.pt", "adapter.pt")
 _INSIDE = "lora_state_dict"
 _log = logging.getLogger("gapless.weights")
 
@@ -63,7 +63,7 @@ def read_adapter(
             names = canonical(stored.headers)
         except ValueError as error:
             raise InvalidAdapter(f"the adapter {file} {error}", param="adapter") from error
-        faults = _faults({new: stored.headers[old] for new, old in names.items()}, branches)
+        faults = faults_of({new: stored.headers[old] for new, old in names.items()}, branches)
         if not faults:
             found = {new: stored.read(old).clone() for new, old in names.items()}
             faults = [
@@ -106,14 +106,14 @@ def adapter_file(path: Path) -> Path:
     """The file of an adapter that is a folder or a file. Raises `InvalidAdapter`."""
     if path.is_file():
         return path
-    known = [path / name for name in _FILES if (path / name).is_file()]
+    known = [path / name for name in FILES if (path / name).is_file()]
     if known:
         return known[0]
-    what = f"holds none of {', '.join(_FILES)}" if path.is_dir() else "does not exist"
+    what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "does not exist"
     raise InvalidAdapter(f"the adapter {path} {what}; give a folder or file with its weights", param="adapter")
 
 
-def _faults(found: Mapping[str, Header], branches: Mapping[str, Branch]) -> list[str]:
+def faults_of(found: Mapping[str, Header], branches: Mapping[str, Branch]) -> list[str]:
     """Everything that can be told without a tensor being read."""
     wanted = {f"{name}.{side}" for name in branches for side in "AB"}
     misfits = []
