@@ -18,7 +18,7 @@ class Weights:
 class Reader:
     """Stands for a `Maker`: its paths are "bad" or anything."""
 
-    def read(self, path: str) -> Weights:
+    def read(self, name: str, path: str) -> Weights:
         if path == "bad":
             raise InvalidAdapter("the adapter bad is bad", param="adapter")
         return Weights()
