@@ -197,6 +197,13 @@ def test_inspect_tells_what_an_adapter_is(tmp_path: Path, capsys: pytest.Capture
     assert main(["inspect", str(tmp_path / "a.safetensors")]) == 1
     out, err = capsys.readouterr()
     assert f"missing {first}" in err and "no matrix A or B of a linear: x" in err and "none of glint" in out
+    assert (
+        main(
+            ["query", str(GLINT.parents[1] / "samples" / "moon.png"), "How many moons?", "--adapter", "moon=glint/moon"]
+        )
+        == 0
+    )
+    assert capsys.readouterr().out == "2\n"  # what `query --help` shows
     assert main(["inspect", "glint/mon"]) == 1
     assert "with glint comes glint/moon" in capsys.readouterr().err
 

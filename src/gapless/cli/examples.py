@@ -28,7 +28,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example('cat photo.png | gapless query - "What is this?" --stream', "a picture from standard input"),
         Example('gapless query "Who are you?" --temperature 0', "no picture: a question by itself"),
         Example(
-            'gapless query moon.png "How many moons?" --temperature 0 --adapter moon=glint/moon',
+            'gapless query moon.png "How many moons?" --adapter moon=glint/moon',
             "with an adapter that knows a shape more",
         ),
         Example(
