@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from gapless.kernels.fused import Affine, StepAdapters
@@ -23,10 +24,32 @@ SIDE = 16
 MOST_RANK = 64
 MOST = MOST_ROWS * MOST_RANK // SIDE
 """Items of a step in which every row has an adapter of its own."""
-WIDE_LEAD, NARROW_LEAD = 48, 16
-"""Programs of `up` that go ahead of the others: many where several programs share a multiprocessor, else as many as
-find room beside them."""
-SCAN_LEAD, CHUNKS = 64, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Programs of `up` that go ahead of the others, how many columns of A each takes at once, and in how many slices:
+    a warp takes one."""
+
+    programs: int
+    columns: int
+    slices: int
+
+    def shares(self, dim: int) -> int:
+        """In how many parts a normed input is read."""
+        return dim // _power(dim, self.columns)
+
+    def constants(self, dim: int) -> dict[str, int]:
+        """As `up` is told; a slice has 16 columns or more."""
+        slices = min(self.slices, _power(dim, self.columns) // SIDE)
+        return {"LEAD": self.programs, "SHARES": self.shares(dim), "SLICES": slices}
+
+
+SHARED, ALONE = Ahead(96, 256, 4), Ahead(20, 1024, 8)
+"""Where several programs of four warps share a multiprocessor; and where one of eight has it alone, so that few find
+room beside the others."""
+SCAN_LEAD, CHUNKS = 128, 16
+"""The same of `scan`: programs ahead, and in how many parts what gelu says is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +65,7 @@ class Room:
     arrived: Tensor
 
     @classmethod
-    def of(cls, dtype: torch.dtype, device: torch.device) -> Room:
+    def of(cls, dim: int, dtype: torch.dtype, device: torch.device) -> Room:
         """Allocate it, zeroed."""
 
         def room(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -53,9 +76,9 @@ class Room:
             items=room(4, MOST),
             count=room(1),
             narrow=room(4, MOST_ROWS, MOST_RANK, dtype=dtype),
-            parts=room(CHUNKS, MOST_ROWS, MOST_RANK, dtype=torch.float32),
+            parts=room(max(CHUNKS, 3 * SHARED.shares(dim)), MOST_ROWS, MOST_RANK, dtype=torch.float32),
             ready=room(1),
-            arrived=room(MOST),
+            arrived=room(3 * MOST),
         )
 
     def plan(self, adapters: StepAdapters) -> None:
@@ -97,12 +120,12 @@ class Extras:
         begins = [branch.a for branch in (at.qkv, at.proj, at.fc1, at.fc2)]
         begins += [branch.b for branch in (at.qkv, at.proj, at.fc1, at.fc2)]
         lora = (room.planned(adapters), (norm.weight, norm.bias, *begins))
-        same = {"RANK": bank.rank, "MOST": MOST}
-        lead = WIDE_LEAD if rows <= 32 else NARROW_LEAD
-        chunks = _power(dims.inner // 64, CHUNKS)
-        deep = {"CHUNKS": chunks, "BM": rows, "DEEP": _power(dims.inner // chunks, 32)}
+        same, ahead = {"RANK": bank.rank, "MOST": MOST}, SHARED if rows <= 32 else ALONE
+        warm = not triton.knobs.runtime.interpret  # which has no assembly
+        chunks = _power(dims.inner // 16, CHUNKS)
+        deep = {"CHUNKS": chunks, "BM": rows, "DEEP": _power(dims.inner // chunks, 32), "WARM": warm}
         return cls(
-            up=Extra(lead, lora, {"LEAD": lead, "DEEP": _power(dims.dim, 128), **same}),
+            up=Extra(ahead.programs, lora, {**ahead.constants(dims.dim), "WARM": warm, **same}),
             scan=Extra(SCAN_LEAD, lora, {"LEAD": SCAN_LEAD, **deep, **same}),
             down=Extra(0, lora, same),
         )

@@ -50,7 +50,7 @@ class TritonStep:
         self._scan_parts = room(MOST_SCANS, self.dims.heads, dim // self.dims.heads + 2)
         self._arrived = room(most * self.dims.heads, dtype=torch.int32)
         self._tiles = room(dim, dtype=torch.int32)
-        self._adapters = Room.of(self.dtype, device)
+        self._adapters = Room.of(dim, self.dtype, device)
 
     @property
     def weights(self) -> Decoder:

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, with_inputs, with_outputs
+from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, told, with_inputs, with_outputs
 from gapless.kernels.triton.parts_jit import behind, gelu_tanh, normed
 
 
@@ -47,18 +47,21 @@ def entry(given, x, x32, stats, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: 
 def up(x, stats, w, bias, sums, qkv, inner, rows, lora, D: tl.constexpr, FF: tl.constexpr, TILES: tl.constexpr,
        TILES_UP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
        MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
-       MOST: tl.constexpr = 0, DEEP: tl.constexpr = 0):
+       MOST: tl.constexpr = 0, SHARES: tl.constexpr = 0, SLICES: tl.constexpr = 0, WARM: tl.constexpr = False):
     """x [BM, D] -> qkv [BM, 3 D] and, behind D columns for attention, gelu(fc1) in inner [BM, D + FF]."""
     if LEAD > 0:
         if tl.program_id(0) < LEAD:
-            narrow_inputs(x, stats, lora, D, RANK, MOST, LEAD, TILES, TILES_UP, BM, DEEP, PDL)
+            narrow_inputs(x, stats, lora, D, FF, RANK, MOST, LEAD, SHARES, SLICES, TILES, TILES_UP, BM, PDL,
+                          WARM)
             return
     first = (tl.program_id(0) - LEAD) * BN
+    if LEAD > 0:
+        plan = told(lora, rows, BM, MOST)
     total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
     out = scale[:, None] * (total - mean[:, None] * tl.load(sums + n)[None, :]) + tl.load(bias + n)[None, :]
     if LEAD > 0:
-        out = with_inputs(out, lora, first, rows, D, RANK, MOST, LEAD, BM, BN, MODE)
+        out = with_inputs(out, plan, lora, first, D, RANK, MOST, LEAD, BM, BN, MODE)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     if first < 3 * D:
         tl.store(qkv + m[:, None] * (3 * D) + n[None, :], out.to(qkv.dtype.element_ty), mask=real)
@@ -170,12 +173,13 @@ def combined(parts, arrived, out, pair, part, best, weight, total, WIDE: tl.cons
 def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, columns, scale, lora, D: tl.constexpr,
          FF: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, SPLITS: tl.constexpr,
          BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
-         MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0, DEEP: tl.constexpr = 0):
+         MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0, DEEP: tl.constexpr = 0,
+         WARM: tl.constexpr = False):
     """One head of one row over part of its context -> inner [B, :D], and the new key and value into their page."""
     WIDE: tl.constexpr = D // H
     if LEAD > 0:
         if tl.program_id(0) < LEAD:
-            narrow_inner(inner, lora, D, FF, RANK, MOST, LEAD, CHUNKS, BM, DEEP, PDL)
+            narrow_inner(inner, lora, D, FF, RANK, MOST, LEAD, CHUNKS, BM, DEEP, PDL, WARM)
             return
     pair = (tl.program_id(0) - LEAD) // SPLITS
     part = (tl.program_id(0) - LEAD) % SPLITS
@@ -228,12 +232,14 @@ def down(inner, w, bias, x32, x, stats, parts, arrived, rows, lora, D: tl.conste
     tile = tl.program_id(0) // SPLITS
     part = tl.program_id(0) % SPLITS
     first = tile * BN
+    if RANK > 0:
+        plan = told(lora, rows, BM, MOST)
     total = behind(inner, w, first, part * (K // SPLITS), rows, K, K // SPLITS, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     at = m[:, None] * D + n[None, :]
     if RANK > 0:
-        total = with_outputs(total, lora, first, part, rows, RANK, MOST, SPLITS, BM, BN, MODE)
+        total = with_outputs(total, plan, lora, first, part, RANK, MOST, SPLITS, BM, BN, MODE)
     last = True
     if SPLITS > 1:
         tl.store(parts + part * (BM * D) + at, total, mask=real)
