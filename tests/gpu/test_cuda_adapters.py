@@ -137,6 +137,8 @@ def test_200_requests_with_ample_pages(ample, model, adapters):
     play_200(ample, model, seed=1, first=1, adapters=adapters)
     assert ample.device.referee.tally.adapters == ample.proof.uploads >= COUNT
     assert ample.proof.uploads_beside > 0, "no adapter was brought while an earlier step was running"
+    fused = model.any_width(ROWS, model.new_cache(2, 16), model.new_adapters(2, 8))
+    assert fused == (model.config.text.moe is None), "steps with adapters went layer by layer"
 
 
 def test_200_requests_with_few_pages_and_three_slots(model, rank, adapters):

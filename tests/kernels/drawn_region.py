@@ -29,15 +29,13 @@ def draw(seed: int, *, dim=64, inner=128, bins=64, wide=(32, 64), dtype=torch.fl
 
 def embedded(heads: Heads, ids: Tensor, values: Tensor, words: Tensor, size_id: int) -> Tensor:
     """[T, D] in float64, but for the features, whose roundings are those of their dtype."""
-    out = []
-    for id, value in zip(ids.tolist(), values, strict=True):
-        if value[0] < 0:
-            out.append(words[id].double())
-            continue
-        head, own = (heads.size, value) if id == size_id else (heads.coord, value[:1])
-        features = reference.fourier_features(own[None], head.features)[0]
-        out.append(head.encoder.weight.double() @ features.double() + head.encoder.bias.double())
-    return torch.stack(out)
+    coords, sizes = (
+        reference.fourier_features(values[:, :numbers], head.features).double() @ head.encoder.weight.double().T
+        + head.encoder.bias.double()
+        for head, numbers in ((heads.coord, 1), (heads.size, 2))
+    )
+    given = torch.where((ids == size_id)[:, None], sizes, coords)
+    return torch.where(values[:, :1] < 0, words[ids].double(), given)
 
 
 def scores(heads: Heads, hidden: Tensor) -> Tensor:
