@@ -76,3 +76,15 @@ def test_heads_that_a_program_can_need_are_known_beforehand():
         "segment": {ValueHead.COORD, ValueHead.SIZE},
     }
     assert {p: set(device_table.heads_from(table.programs[p])) for p in PROGRAMS} == want
+
+
+def test_what_the_next_token_may_carry_is_known_by_state_exactly():
+    """Every token that may come in a state, with the value that the walker says it carries."""
+    table = build_table(Rules(vocab=10, end=0, answer=3, coord=5, size=6, mask_answer=True))
+    may = DeviceTable(table, CPU).may.tolist()
+    seen = [0] * len(may)
+    for state in range(len(may)):
+        for token in np.flatnonzero(table.masks[table.mask[state]]):
+            head, _ = Walker(table, state, 3, 4, 2).advance(int(token))
+            seen[state] |= {ValueHead.NONE: 0, ValueHead.COORD: 1, ValueHead.SIZE: 2}[ValueHead(head)]
+    assert may == seen and {0, 1, 2} <= set(may)

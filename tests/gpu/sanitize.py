@@ -1,4 +1,5 @@
-"""A short run for compute-sanitizer: graphs, both kinds of masks, pictures, preemption; some twenty seconds under it.
+"""A short run for compute-sanitizer: graphs, both kinds of masks, pictures, preemption, fused steps with adapters; half
+a minute under it.
 
     PYTHONPATH=src:. compute-sanitizer --tool memcheck --error-exitcode 9 python3 tests/gpu/sanitize.py
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 
 import torch
+from tests.fakes.adapters import random_adapters, shared_out
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
 from tests.fakes.micro import micro_config, micro_tensors
@@ -19,8 +21,10 @@ from tests.gpu.mixes import mix
 from tests.gpu.stage import answers, cuda_stage
 
 from gapless.constrain.table import build_table
+from gapless.device.tail import Feeds
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.random_weights import random_config, random_tensors
 from gapless.models.moondream.templates import Templates
 
 BUCKETS = (4, 8)
@@ -48,9 +52,24 @@ def micro_run() -> str:
         return f"micro model: {played.stage.ticks} ticks, {played.proof.replays} graph replays"
 
 
+def fused_run() -> str:
+    """Sizes that the fused kernels take: rows with adapters of two ranks, with none, and with coordinates."""
+    config, device = random_config("small"), torch.device("cuda")
+    model = Moondream(config, random_tensors(config, device, torch.bfloat16, end_bias=0.0))
+    adapters = random_adapters(config.text, [8, 16], 16, device, torch.bfloat16)
+    entries = shared_out(mix(config, 3, 8, greedy=True, spread=4, longest=12), adapters, 3)
+    with cuda_stage(
+        model, build_table(Templates.of(config).rules()), 2, buckets=BUCKETS, pages=60, adapters=2, rank=16
+    ) as played:
+        program = played.device.device.device.program
+        assert program.any_width(BUCKETS[-1], Feeds(adapted=True)), "steps were not fused"
+        answers(played.play(entries))
+        return f"fused model: {played.stage.ticks} ticks, {played.proof.replays} graph replays"
+
+
 def main() -> None:
-    """Both runs; says how long each took."""
-    for run in (hash_run, micro_run):
+    """All runs; says how long each took."""
+    for run in (hash_run, micro_run, fused_run):
         began = time.perf_counter()
         print(f"{run()}, {time.perf_counter() - began:.1f} s", flush=True)
     print(f"peak memory {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB", flush=True)

@@ -108,7 +108,3 @@ def test_what_rows_have_and_may_need(seed):
     wanted = store.kernels.wishes(store.all, rows, table.may)
     right = torch.where(plain.done(rows), 0, table.may[plain.counts[rows, Count.STATE]])
     assert torch.equal(wanted, right) and wanted.dtype is torch.int32
-    heads = table.automata.head[plain.counts[rows, Count.STATE]]
-    for row, bits in enumerate(wanted.tolist()):
-        if rows[row] and not plain.done(rows)[row]:
-            assert bits == int((heads[row] == 1).any()) + 2 * int((heads[row] == 2).any())

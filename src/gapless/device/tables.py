@@ -82,7 +82,10 @@ class DeviceTable:
 
 def _may(table: Table) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """For every state, which values its next token may carry, as `Model.values` is told."""
-    coord, size = ((table.head == int(head)).any(axis=1) for head in (ValueHead.COORD, ValueHead.SIZE))
+    classes = table.head.shape[1]
+    allowed = [np.bincount(table.classes[mask], minlength=classes) > 0 for mask in table.masks]
+    can = np.stack(allowed)[table.mask]
+    coord, size = (((table.head == int(head)) & can).any(axis=1) for head in (ValueHead.COORD, ValueHead.SIZE))
     return np.asarray(coord + 2 * size)
 
 
