@@ -46,6 +46,7 @@ def adapters() -> None:
         room = fused._adapters
         for memory in (room.narrow, room.parts, room.items, room.order):  # what earlier steps left is never used
             memory.fill_(7 if memory.dtype is torch.int32 else torch.nan)
+        room.ready.fill_(999)  # as a step leaves it that broke off
         found, again, plain = run(own), run(own), run(None)
         without = own.slots == 0
         alike = torch.equal(found, again) and torch.equal(found[without], plain[without])

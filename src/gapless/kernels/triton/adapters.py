@@ -85,8 +85,8 @@ class Room:
         """Work out which adapters a step reads, and for which rows."""
         bank, rows = adapters.bank, len(adapters.slots)
         adapters_jit.plan[(1,)](
-            adapters.slots, bank.flat, self.order, self.items, self.count, bank.flat.shape[1], bank.rank_at, rows,
-            max(SIDE, padded(rows)), MOST, num_warps=4,
+            adapters.slots, bank.flat, self.order, self.items, self.count, self.ready, bank.flat.shape[1], bank.rank_at,
+            rows, max(SIDE, padded(rows)), MOST, num_warps=4,
         )  # fmt: skip
 
     def planned(self, adapters: StepAdapters) -> tuple[Any, ...]:

@@ -26,9 +26,10 @@ from gapless.kernels.triton.parts_jit import normalised, prefetch
 
 
 @triton.jit(do_not_specialize=["rows"])
-def plan(slots, bank, order, items, count, width, rank_at, rows, UP: tl.constexpr, MOST: tl.constexpr):
+def plan(slots, bank, order, items, count, ready, width, rank_at, rows, UP: tl.constexpr, MOST: tl.constexpr):
     """Slots int64 [rows] -> rows by slot in `order`, and `count` items [4, MOST]: slot, which 16 ranks, where its rows
-    begin in `order`, how many they are."""
+    begin in `order`, how many they are. Nobody is `ready` yet, even if an earlier step broke off."""
+    tl.store(ready, 0)
     m = tl.arange(0, UP)
     slot = tl.load(slots + m, mask=m < rows, other=0).to(tl.int32)
     own = slot != 0
