@@ -115,6 +115,12 @@ def test_nothing_found_is_no_datum(vlm: FakeVLM, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "gapless: no nothing found\n")
 
 
+def test_a_gaze_may_have_an_adapter(vlm: FakeVLM) -> None:
+    assert main(["gaze", "a.png", "0.5", "0.5", "--adapter", "tune=/somewhere"]) == 0
+    assert loaded_with(vlm)["adapters"] == {"tune": "/somewhere"}
+    assert vlm.calls[0][2]["settings"] == {"adapter": "tune"}
+
+
 def test_a_gaze_is_asked_from_an_eye_or_a_face(vlm: FakeVLM, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gaze", "a.png", "0", "0", "--force", "--timeout", "3"]) == 0
     assert capsys.readouterr() == ("", "gapless: no gaze found\n")

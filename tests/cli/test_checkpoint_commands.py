@@ -36,6 +36,9 @@ def test_models_lists_names_sizes_licences_and_what_they_mean(capsys: pytest.Cap
     assert "reasoning" in lines["vikhyatk/moondream2"]
     assert "reasoning" not in lines["vikhyatk/moondream2@2025-01-09"]
     assert "segment" in lines["moondream/moondream3-preview"]
+    assert all(
+        "gaze, chat" in lines[name] for name in ("vikhyatk/moondream2@2025-01-09", "moondream/moondream3-preview")
+    )
     assert out.count("Business Source License 1.1") == 2
     assert "read the licence at https://huggingface.co/moondream/moondream3-preview" in out
 

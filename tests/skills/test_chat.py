@@ -257,3 +257,8 @@ def test_a_model_without_queries_has_no_chat(md3):
         asked(lacking, [user("a")])
     with pytest.raises(UnsupportedSkill, match="'reasoning'"):
         asked(replace(md3, templates=replace(md3.templates, reason=None)), [user("a")], reasoning=True)
+
+
+def test_a_part_of_no_known_type_is_told_all_that_there_are():
+    with pytest.raises(InvalidRequest, match="must be text, image_url or image; got 'input_audio'"):
+        read_messages([user({"type": "input_audio"})])

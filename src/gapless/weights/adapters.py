@@ -109,7 +109,8 @@ def adapter_file(path: Path) -> Path:
     known = [path / name for name in FILES if (path / name).is_file()]
     if known:
         return known[0]
-    what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "does not exist"
+    there = "is neither a folder nor a file" if path.exists() else "does not exist"
+    what = f"holds none of {', '.join(FILES)}" if path.is_dir() else there
     raise InvalidAdapter(f"the adapter {path} {what}; give a folder or file with its weights", param="adapter")
 
 
