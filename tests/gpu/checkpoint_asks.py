@@ -130,13 +130,17 @@ class Noted:
         adapter: str | None = None,
     ) -> int:
         """See `EngineHandle`."""
-        heard, tokens, put = self._own.heard, [], channel.put
+        heard, tokens, put, say = self._own.heard, [], channel.put, channel.say
 
         def noted(emission: Emission) -> None:
             tokens.extend(emission.tokens)
             put(emission)
 
-        channel.put = noted  # type: ignore[method-assign]
+        def noted_alone(request_id: int, token: Token) -> None:
+            tokens.append(token)
+            say(request_id, token)
+
+        channel.put, channel.say = noted, noted_alone  # type: ignore[method-assign]
         id = self._handle.submit(prompt, program, sampling, deadline, channel, adapter)
         heard.requests.append(Request(id, prompt, program, sampling))
         heard.tokens.append(tokens)

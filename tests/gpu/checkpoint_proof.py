@@ -88,6 +88,9 @@ def prove(task: Task) -> dict[str, Any]:
     heard |= _ask_all(task, 1, found, pictures, proof)[2]
     for one, answer in zip((*asked, *mix), (*heard["depth 2"], *heard["at once"]), strict=True):
         proof.problems += misshapen(one, answer.answer)
+        noted = sum(map(len, answer.tokens))
+        said = answer.answer.get("metrics", {}).get("output_tokens", noted)  # a gaze with a face has none
+        proof.expect(noted == said, f"{one.name}: {noted} tokens were noted on their way, the answer has {said}")
     judge = Judge(task)
     proof.facts["skills"] = _compare(asked, heard["depth 1"], heard["depth 2"], judge, proof, "depth 2 against depth 1")
     proof.facts["mix"] = _compare(mix, heard["alone"], heard["at once"], judge, proof, "at once against alone")
