@@ -47,7 +47,9 @@ def test_what_if(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "what if" in out
         and "observed %" not in out
-        and out.count("9.000") == 2 * out.count("\ngreedy") + 2 * out.count("\ndefault") > 0
+        and out.count("9.000")
+        == 2 * sum(out.count(f"\n{kind}") for kind in ("greedy", "default", "spatial", "adapters"))
+        > 0
     )
 
 
