@@ -163,8 +163,6 @@ class Model(Protocol):
     ) -> Tensor:
         """x [T, dim] at positions int64 [T] with page tables int64 [T, n] -> hidden [T, dim] (before the final norm).
 
-        One table [1, n] serves tokens that are all one sequence's. A table may be narrower than the longest context.
-
         A table may be cut to any width that holds its token's page. Tables [1, n] are one sequence's, for all T.
         Writes each token's K/V at its position, then each token attends to positions 0..its own in its table. Tokens
         of one sequence may sit in one call (a prompt), in ascending position: what a token reads is written before.
