@@ -126,7 +126,8 @@ def read(scores, wanted, of_coord, of_size, coords, sizes, BINS: tl.constexpr, A
     wish = True
     if not ALL:
         wish = ((tl.load(wanted + row) >> tl.minimum(number, 1)) & 1) != 0
-    score = tl.load(scores + (row * 3 + number) * BINS + bin, mask=(bin >= 0) & wish, other=0.0)
+    most = tl.where(wish, BINS, 0)
+    score = tl.load(scores + (row * 3 + number) * BINS + bin, mask=bin < most, other=0.0)
     found = tl.min(tl.where(score == tl.max(score, 0), bin, BINS - 1), 0)
     if number == 0:
         tl.store(coords + row, tl.where(wish, tl.load(of_coord + found), 0.0))

@@ -106,7 +106,7 @@ def told(line, step, row, epoch, flags, token, first, second, logprob, wished, A
     said = tl.where(field == 5, first, said)
     said = tl.where(field == 6, second, said)
     said = tl.where(field == ALTERNATIVES - 1, logprob, said)
-    tl.store(line + field, said, mask=(field < UPTO) & wished)
+    tl.store(line + field, said, mask=field < tl.where(wished, UPTO, 0))
 
 
 @triton.jit
