@@ -93,7 +93,7 @@ def norm(x, shift, weight, bias, out, T, D: tl.constexpr, WIDE: tl.constexpr, RO
     for i in tl.static_range(ROWS):
         row = tl.program_id(0) * ROWS + i
         at = row.to(tl.int64) * D + column
-        there = real & (row < T)
+        there = column < tl.where(row < T, D, 0)
         value = tl.load(x + at, mask=there, other=0.0).to(tl.float32) + moved
         mean = tl.sum(value, 0) / D
         away = tl.where(real, value - mean, 0.0)
