@@ -124,7 +124,7 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 def bytes_of(size: int | str, least: int = 1) -> int:
     """Bytes of a number of them, or of a text like "8GB" (a thousand million each) or "1.5 GiB". Raises `ValueError`
     with what is allowed."""
-    number = float(size) if isinstance(size, int) and not isinstance(size, bool) else math.nan
+    number = float(min(size, 2 * MOST_BYTES)) if isinstance(size, int) and not isinstance(size, bool) else math.nan
     if isinstance(size, str) and (found := re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", size)):
         number = float(found[1]) * _UNITS.get(found[2].upper(), math.nan)
     if not least <= number <= MOST_BYTES:

@@ -1,7 +1,9 @@
 """Channels of tasks: what is put arrives in order, and an event loop is woken once for all there is."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 from gapless.api.channel import AsyncChannel, Channel
 from gapless.records import Emission, Finish, FinishReason, Metrics, Token
@@ -81,3 +83,23 @@ def test_news_for_a_loop_that_is_over_is_dropped():
     channel.say(1, Token(4))
     channel.put(Emission(1, finish=END))
     assert channel.unread
+
+
+def test_nothing_is_left_of_an_event_loop_that_was_closed_with_news_unread():
+    seen, channels = [], []
+
+    async def leave(unheard):
+        channel = AsyncChannel(whole=False)
+        for token in range(unheard):
+            channel.say(1, Token(token))
+        seen.append(weakref.ref(asyncio.get_running_loop()))
+        return channel
+
+    for unheard in (0, 1, 2):
+        channels.append(asyncio.run(leave(unheard)))
+    for channel in channels:
+        channel.say(1, Token(9))  # the engine may still have news
+    channels.clear()
+    del channel
+    gc.collect()
+    assert [loop() for loop in seen] == [None] * 3

@@ -49,16 +49,20 @@ def test_memory_for_the_cache_may_be_more_than_all_rows_need_and_less_but_not_le
     page, least = 16 * 1024, 128 + 1 + 1
     for pages in (least, 1000):
         config = EngineConfig(max_rows=3, page_size=16, kv_memory=pages * page + page - 1)
-        assert device_limits(Sizes(), config, 1024).pages == pages
-    assert device_limits(Sizes(), EngineConfig(kv_memory=2**50), 1024).pages == 2**24
-    with pytest.raises(NotEnoughMemory, match=r"kv_memory is 0\.00 GB, .* \(130 pages of 16 tokens\)") as raised:
+        assert device_limits(Sizes(), config, GIB).pages == pages
+    assert device_limits(Sizes(), EngineConfig(kv_memory=2**50), 2**60).pages == 2**24
+    for name, wanted in (("kv_memory", EngineConfig(kv_memory=2**40)), ("pages", EngineConfig(pages=2**26))):
+        with pytest.raises(NotEnoughMemory, match=rf"but there are 68\.72 GB of memory in all; lower {name}") as raised:
+            device_limits(Sizes(), wanted, 64 * GIB)
+        assert raised.value.param == name
+    with pytest.raises(NotEnoughMemory, match=r"kv_memory is 2\.1 MB, .* 2\.2 MB \(130 pages of 16 tokens\)") as raised:
         device_limits(Sizes(), EngineConfig(max_rows=3, page_size=16, kv_memory=least * page - 1), 64 * GIB)
     assert raised.value.param == "kv_memory"
 
 
 def test_memory_that_was_asked_for_is_had_on_a_gpu_or_told_to_be_too_much():
     config = EngineConfig(max_rows=3, page_size=16, kv_memory=1000 * 16 * 1024)
-    limits = device_limits(Sizes(), config, 1024)
+    limits = device_limits(Sizes(), config, GIB)
     enough = 2 * 100 + GIB + config.kv_memory
     assert gpu_pages(limits, config, 16 * 1024, enough, 100) == (1000, 200 + GIB)
     with pytest.raises(NotEnoughMemory, match=r"for 1000 pages .* kv_memory or page_size"):
@@ -87,7 +91,7 @@ def test_slots_for_adapters_that_do_not_fit_are_told_with_the_numbers_and_the_re
 
 
 def test_given_pages_are_taken_as_they_are():
-    assert device_limits(Sizes(), EngineConfig(pages=7), 0).pages == 7
+    assert device_limits(Sizes(), EngineConfig(pages=7), GIB).pages == 7
 
 
 @pytest.mark.parametrize(

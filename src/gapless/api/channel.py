@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from queue import SimpleQueue
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from gapless.records import Emission, Token
 
@@ -66,15 +65,18 @@ class AsyncChannel(Channel):
     def __init__(self, whole: bool) -> None:
         super().__init__(whole)
         self._loop = asyncio.get_running_loop()
-        self._post = _posts.setdefault(self._loop, _Post())
+        self._post = _post_of(self._loop)
         self._news: asyncio.Queue[Emission] = asyncio.Queue()
 
     def _deliver(self, emission: Emission) -> None:
         self._post.letters.append((self._news, emission))
         if not self._post.called:
             self._post.called = True
-            with suppress(RuntimeError):  # the event loop is closed: its tasks are gone, nobody waits
+            try:
                 self._loop.call_soon_threadsafe(self._post.deliver)
+            except RuntimeError:  # the event loop is closed: its tasks are gone, nobody waits
+                self._post.letters.clear()
+                self._post.called = False
 
     async def receive(self) -> Emission:
         """Wait for news. Not to be called again after a finish."""
@@ -102,4 +104,15 @@ class _Post:
             news.put_nowait(emission)
 
 
-_posts: WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = WeakKeyDictionary()
+_posts: WeakKeyDictionary[asyncio.AbstractEventLoop, ReferenceType[_Post]] = WeakKeyDictionary()
+"""Kept by channels alone: letters that nobody fetched know their event loop, and would keep it for good."""
+
+
+def _post_of(loop: asyncio.AbstractEventLoop) -> _Post:
+    """The one post of an event loop (that loop's thread)."""
+    known = _posts.get(loop)
+    post = None if known is None else known()
+    if post is None:
+        post = _Post()
+        _posts[loop] = ref(post)
+    return post

@@ -108,6 +108,16 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
+def _size(size: int) -> str:
+    """So that a reader can give as much: in MB, rounded up, if it is little."""
+    return _gb(size) if size >= 1e9 else f"{-(-size // 10**5) / 10} MB"
+
+
+def _given(size: int) -> str:
+    """What a reader gave: the same, rounded down."""
+    return _gb(size) if size >= 1e9 else f"{size // 10**5 / 10} MB"
+
+
 def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimits:
     """Sizes for a model on a machine with `memory` bytes.
 
@@ -122,9 +132,18 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
     if config.pages is not None and config.pages < 2:
         raise InvalidRequest(f"pages is {config.pages}: page 0 is reserved, give at least 2", param="pages")
     memory -= adapter_memory(model, config, memory // ADAPTER_SHARE)
+    pages, page_bytes = _pages(model, config, memory), model.page_bytes(config.page_size)
+    asked = config.pages is not None or config.kv_memory is not None
+    if asked and pages * page_bytes > memory:
+        name = "pages" if config.kv_memory is None else "kv_memory"
+        raise NotEnoughMemory(
+            f"a KV cache of {pages} pages takes {_size(pages * page_bytes)}, but there are {_size(memory)} of memory "
+            f"in all; lower {name}",
+            param=name,
+        )
     return DeviceLimits(
         rows=config.max_rows + 1,
-        pages=_pages(model, config, memory),
+        pages=pages,
         page_size=config.page_size,
         max_context=model.max_context,
         prefix=model.prefix,
@@ -159,9 +178,9 @@ def _pages(model: Model, config: EngineConfig, memory: int) -> int:
         return max(per_row + 1, min(config.max_rows * per_row + 1, memory // MEMORY_SHARE // page_bytes))
     if config.kv_memory < (per_row + 1) * page_bytes:
         raise NotEnoughMemory(
-            f"kv_memory is {_gb(config.kv_memory)}, but one request at the full context of {model.max_context} takes "
-            f"{_gb((per_row + 1) * page_bytes)} ({per_row + 1} pages of {config.page_size} tokens); give as much, or "
-            "lower max_context",
+            f"kv_memory is {_given(config.kv_memory)}, but one request at the full context of {model.max_context} "
+            f"takes {_size((per_row + 1) * page_bytes)} ({per_row + 1} pages of {config.page_size} tokens); "
+            "give as much, or lower max_context",
             param="kv_memory",
         )
     return min(MOST_PAGES, config.kv_memory // page_bytes)
