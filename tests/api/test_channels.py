@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections import deque
 
 from gapless.api.channel import AsyncChannel, Channel
 from gapless.records import Emission, Finish, FinishReason, Metrics, Token
@@ -103,3 +104,21 @@ def test_nothing_is_left_of_an_event_loop_that_was_closed_with_news_unread():
     del channel
     gc.collect()
     assert [loop() for loop in seen] == [None] * 3
+
+
+def test_a_letter_that_comes_just_after_the_last_look_is_delivered():
+    async def main():
+        channel, late = AsyncChannel(whole=False), [Token(8)]
+
+        class Letters(deque):
+            def __bool__(self):
+                full = len(self) > 0
+                if not full and late:
+                    channel.say(1, late.pop())  # as the engine's thread may, before the delivery returns
+                return full
+
+        channel._post.letters = Letters()
+        channel.say(1, Token(7))
+        return [(await asyncio.wait_for(channel.receive(), 10)).tokens for _ in range(2)]
+
+    assert asyncio.run(main()) == [(Token(7),), (Token(8),)]
