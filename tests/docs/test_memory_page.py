@@ -50,5 +50,6 @@ def test_what_is_told_is_what_is_taken() -> None:
 @pytest.mark.parametrize("rows", ROWS)
 def test_memory_as_told_is_enough_for_so_many_rows(rows: int) -> None:
     model = load_model("glint", "cpu").model
-    config = EngineConfig(max_rows=rows, kv_memory=footprint(MODELS["glint"], model.dtype.itemsize).cache(rows))
-    assert device_limits(model, config, 0).pages == device_limits(model, EngineConfig(max_rows=rows), 2**62).pages
+    told = footprint(MODELS["glint"], model.dtype.itemsize).cache(rows)
+    config = EngineConfig(max_rows=rows, kv_memory=told)
+    assert device_limits(model, config, told).pages == device_limits(model, EngineConfig(max_rows=rows), 2**62).pages
