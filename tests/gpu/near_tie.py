@@ -128,14 +128,14 @@ def last_hidden(
     cache = model.new_cache(count + 1, PAGE)
     pages = torch.arange(1, count + 1, device=device)
     if prompt.picture is not None:
-        crops = torch.from_numpy(prompt.picture.crops).to(device)
+        crops = torch.tensor(prompt.picture.crops, device=device)
         model.prefill_prefix(model.encode_picture(crops, prompt.picture.tiling), cache, pages, adapters)
     x = model.embed(torch.tensor(ids, device=device), values.to(device))
     positions, fed = torch.arange(start, start + len(ids), device=device), 0
     for inset in prompt.insets:
         if fed < inset.at:
             model.forward(x[fed : inset.at], positions[fed : inset.at], pages[None], cache, adapters)
-        shown = model.encode_picture(torch.from_numpy(inset.picture.crops).to(device), inset.picture.tiling)
+        shown = model.encode_picture(torch.tensor(inset.picture.crops, device=device), inset.picture.tiling)
         model.prefill_inset(shown, start + inset.at, cache, pages, adapters)
         fed = inset.at + len(shown)
     ends = [*range(len(prompt.ids), len(ids)), len(ids)] if single and said else [len(ids)]

@@ -32,6 +32,9 @@ from gapless.weights.adapters import MAX_RANK
 PINNED = (16,)
 """One bucket for every step, so that every GEMM has one shape."""
 
+STEP_CYCLES = 1_000_000
+"""What every step takes at least, some 0.5 ms: those of small models can be over before the host has looked."""
+
 
 @dataclass
 class Proof:
@@ -68,6 +71,7 @@ class Watched:
         return self.device.limits
 
     def launch(self, step: Step) -> None:
+        torch.cuda._sleep(STEP_CYCLES)
         self.device.launch(step)
         behind = torch.cuda.Event()
         behind.record()  # on the compute stream, which is this thread's own

@@ -23,7 +23,8 @@ def off(found: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def main() -> None:
-    """One line a scene: how far features and projections are from float64, and whether weights are what they were."""
+    """One line a scene: how far features and projections are from float64, and whether weights are what they were,
+    none of those that were taken along where it was."""
     for seed, (_, tiling, how) in enumerate(SCENES):
         tower = draw(seed, **how)
         crops = draw_crops(seed, 1 + tiling[0] * tiling[1], tower)
@@ -36,8 +37,11 @@ def main() -> None:
         same = all(
             torch.equal(a.weight, b.weight) and torch.equal(a.bias, b.bias)
             for old, new in zip(tower.blocks, fused.weights.blocks, strict=True)
-            for a, b in ((old.fc1, new.fc1), (old.fc2, new.fc2))
+            for a, b in ((old.qkv, new.qkv), (old.proj, new.proj), (old.fc1, new.fc1), (old.fc2, new.fc2))
         )
+        before = {w.data_ptr() for old in tower.blocks for w in (old.qkv.weight, old.proj.weight)}
+        after = {w.data_ptr() for new in fused.weights.blocks for w in (new.qkv.weight, new.proj.weight)}
+        same = same and not before & after
         features, projections = off(out, encoded(tower, crops)), [off(one, right) for one in both]
         print(features, *projections, same and fused._cudnn_from is None, fused.launches, flush=True)
 

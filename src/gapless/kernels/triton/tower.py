@@ -168,7 +168,11 @@ def fits(tower: Tower) -> bool:
 
 @torch.inference_mode()
 def _packed(tower: Tower) -> tuple[Tower, list[Layer], Tensor]:
-    """The tower with its blocks read from padded weights; those; and the biases that the last residual lacks."""
+    """The tower with its blocks read from padded weights; those; and the biases that the last residual lacks.
+
+    All matrices of the blocks move, not only those that are padded: torch keeps several of this size in one piece of
+    memory, which goes back once nothing in it is used. Half a gigabyte would else stay behind in holes.
+    """
     layers: list[Layer] = []
     lacking = torch.zeros_like(tower.ln.bias, dtype=torch.float32)
     for block in tower.blocks:
@@ -178,9 +182,14 @@ def _packed(tower: Tower) -> tuple[Tower, list[Layer], Tensor]:
         fc1 = Affine(_padded(block.fc1.weight, 0, TILE), _padded(block.fc1.bias, 0, TILE))
         fc2 = _padded(block.fc2.weight, 1, TILE)
         views = (Affine(fc1.weight[:inner], fc1.bias[:inner]), Affine(fc2[:, :inner], block.fc2.bias))
-        own = TowerBlock(block.ln1, block.qkv, block.proj, block.ln2, *views)
+        own = TowerBlock(block.ln1, _moved(block.qkv), _moved(block.proj), block.ln2, *views)
         layers.append(Layer(own, before1, before2, fc1, fc2))
     return replace(tower, blocks=[layer.block for layer in layers]), layers, lacking
+
+
+def _moved(of: Affine) -> Affine:
+    """The same, with its weight in memory of its own."""
+    return Affine(of.weight.clone(), of.bias)
 
 
 def _padded(x: Tensor, dim: int, multiple: int) -> Tensor:

@@ -66,8 +66,9 @@ class VisionBlock:
 
     def packed(self, block: TowerBlock) -> VisionBlock:
         """The same block, reading a fused tower's weights."""
-        fc1, fc2 = (Linear(of.weight, of.bias, self.kernels) for of in (block.fc1, block.fc2))
-        return replace(self, mlp=Mlp(fc1, fc2, self.kernels))
+        parts = (block.qkv, block.proj, block.fc1, block.fc2)
+        qkv, proj, fc1, fc2 = (Linear(of.weight, of.bias, self.kernels) for of in parts)
+        return replace(self, qkv=qkv, proj=proj, mlp=Mlp(fc1, fc2, self.kernels))
 
 
 class VisionTower:
