@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from recipes.glint import report
-from recipes.glint.exam import Answer, Paper, Question, set_paper
+from recipes.glint.asking import GREEDY, ask
+from recipes.glint.exam import Answer, Paper, set_paper
 from recipes.glint.marking import Mark, mark
 from recipes.glint.streams import Vocabulary
 from rich.console import Console
@@ -37,7 +38,6 @@ import gapless
 
 SCHEMA = 1
 BUNDLED = Path(gapless.__file__).parent / "assets" / "glint"
-GREEDY = {"temperature": 0.0}
 ASKING, AHEAD = 48, 4
 """Threads that wait for answers, and papers out before the first is collected: enough to keep all rows busy."""
 
@@ -57,29 +57,6 @@ def open_model(plan: Plan) -> gapless.VLM:
     """The model behind an engine of its own; the bundled folder is loaded as users load it, by name."""
     name = "glint" if plan.folder == BUNDLED.resolve() else plan.folder
     return gapless.load(name, device=plan.device, threads=plan.threads)
-
-
-def ask(vlm: gapless.VLM, image: gapless.EncodedImage, q: Question) -> Answer:
-    """Put one question and bring what comes back into the form of the truth."""
-    match q.skill:
-        case "caption":
-            return Answer(vlm.caption(image, q.text, settings=GREEDY)["caption"].strip())
-        case "point":
-            found = vlm.point(image, q.text, settings=GREEDY, spatial_refs=q.refs or None)["points"]
-            return Answer(points=tuple((p["x"], p["y"]) for p in found))
-        case "detect":
-            return Answer(boxes=tuple(map(_box, vlm.detect(image, q.text, settings=GREEDY)["objects"])))
-        case "segment":
-            got = vlm.segment(image, q.text, spatial_refs=q.refs or None, settings=GREEDY)
-            return Answer(boxes=(_box(got["bbox"]),) if got["bbox"] else (), path=got["path"])
-    got = vlm.query(image if q.picture else None, q.text, settings=GREEDY, reasoning=q.reasoning,
-                    spatial_refs=q.refs or None)  # fmt: skip
-    grounding = got["reasoning"]["grounding"] if q.reasoning else []
-    return Answer(got["answer"].strip(), tuple((x, y) for piece in grounding for x, y in piece["points"]))
-
-
-def _box(edges: dict[str, float]) -> tuple[float, float, float, float]:
-    return edges["x_min"], edges["y_min"], edges["x_max"], edges["y_max"]
 
 
 def sit(vlm: gapless.VLM, plan: Plan, numbers: Sequence[int]) -> Iterator[list[Mark]]:

@@ -1,0 +1,181 @@
+"""glint's whole held-out evaluation on a GPU: by the kernels, many at once, beside torch's alone, answer by answer.
+
+    PYTHONPATH=src:. python3 -m tests.gpu.glint_evaluation --out FILE             # all 2,000 scenes, 28,013 questions
+    PYTHONPATH=src:. python3 -m tests.gpu.glint_evaluation --scenes 4 --device cpu  # the same steps without a GPU
+
+Both are asked the questions of the committed evaluation (`recipes/glint/heldout.json`, its seed) in bfloat16, at
+depth 2 and at depth 1. Where two answers differ, the choice must have been a near-tie (`near_tie`), and both must be
+right about as often. Ends with 1 if not; the report says where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from recipes.glint.asking import ask
+from recipes.glint.exam import Paper, Question, set_paper
+from recipes.glint.marking import mark
+from recipes.glint.report import headline
+from recipes.glint.streams import Vocabulary
+from tests.gpu.checkpoint_asks import Heard, noting
+from tests.gpu.near_tie import SHARE, Reader, divergence
+
+from gapless.api.desk import EncodedImage
+from gapless.api.load import assemble
+from gapless.api.vlm import VLM
+from gapless.bench.gpu import clocks
+from gapless.bench.report_file import save_to
+from gapless.bench.rig import facts_of
+from gapless.config import EngineConfig, ImageLimits
+from gapless.constrain.table import build_table
+from gapless.device.host import HostDevice
+from gapless.kernels.choose import name_of
+from gapless.models.moondream.model import Moondream
+from gapless.models.moondream.templates import Templates
+from gapless.models.registry import Loaded, load_model
+
+SCENES, SEED = 2000, 2026
+ROWS, PAGES, PAGE_SIZE = 64, 4096, 16
+ASKING = 64
+PAPERS = 25
+"""Drawn by a process at a time."""
+SCORES = 0.003
+"""How far apart any score of the two may be."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question of a scene, and what was heard."""
+
+    paper: Paper
+    question: Question
+    heard: Heard
+
+
+def drawn(seed: int, numbers: Sequence[int]) -> list[Paper]:
+    """Scenes with their questions."""
+    vocabulary = Vocabulary()
+    return [set_paper(seed, number, vocabulary) for number in numbers]
+
+
+def papers(seed: int, scenes: int, processes: int) -> list[Paper]:
+    """All of them, drawn by several processes."""
+    some = [range(start, min(scenes, start + PAPERS)) for start in range(0, scenes, PAPERS)]
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return [paper for made in pool.map(partial(drawn, seed), some) for paper in made]
+
+
+@contextmanager
+def opened(loaded: Loaded, depth: int, plain: bool) -> Iterator[VLM]:
+    """The library around a model. `plain`: with torch's kernels alone, whatever the model's own are."""
+    config = EngineConfig(depth=depth, max_rows=ROWS, pages=PAGES, page_size=PAGE_SIZE)
+    table = build_table(Templates.of(loaded.config).rules())
+    if loaded.model.device.type == "cpu":
+        device: Any = HostDevice(loaded.model, table, config)
+    else:
+        from gapless.bench.cuda_rig import open_device
+
+        device = open_device(loaded.model, table, config, plain=plain)
+    plan = getattr(device, "plan", None)
+    with assemble(loaded, device, table, config, ImageLimits(), plan) as vlm:
+        yield vlm
+
+
+def sit(vlm: VLM, all_papers: Sequence[Paper]) -> list[Asked]:
+    """Every question, many at once."""
+    with noting(vlm) as noted, ThreadPoolExecutor(ASKING) as pool:
+
+        def one(paper: Paper, image: EncodedImage, question: Question) -> Asked:
+            return Asked(paper, question, noted.hear(partial(ask, vlm, image, question)))
+
+        waiting = []
+        for paper in all_papers:
+            image = vlm.encode_image(paper.file)
+            waiting += [pool.submit(one, paper, image, question) for question in paper.questions]
+        return [future.result() for future in waiting]
+
+
+def scores(asked: Sequence[Asked]) -> dict[str, float]:
+    """How often the answers were right."""
+    marks = [mark(one.paper.number, one.question, one.heard.answer, one.paper.groups) for one in asked]
+    found = headline([m for m in marks if not m.question.unseen])
+    return {name: score["value"] for name, score in found.items() if score["value"] is not None}
+
+
+def compared(loaded: Loaded, ours: Sequence[Asked], torchs: Sequence[Asked]) -> dict[str, Any]:
+    """How many answers are the same, and what the others' choices were like."""
+    assert isinstance(loaded.model, Moondream)
+    reader, table = Reader(loaded.model), build_table(Templates.of(loaded.config).rules())
+    same, near, beyond = 0, [], []
+    for one, other in zip(ours, torchs, strict=True):
+        if one.heard.tokens == other.heard.tokens:
+            same += 1
+            continue
+        for request, a, b in zip(one.heard.requests, one.heard.tokens, other.heard.tokens, strict=True):
+            found = divergence(reader, table, request, a, b)
+            if found is None:
+                continue
+            gap = found.gap if math.isfinite(found.gap) else None
+            told = {"scene": one.paper.number, "question": one.question.text, "what": found.what, "gap": gap}
+            (near if found.near else beyond).append({**told, "size": found.size, "place": found.place})
+    return {"same": same, "near_ties": len(near), "beyond": beyond, "near": near[:40]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description="glint's evaluation by the kernels and by torch alone.")
+    parser.add_argument("--scenes", type=int, default=SCENES)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu")
+    parser.add_argument("--processes", type=int, default=8, help="that draw scenes")
+    parser.add_argument("--out", type=Path, help="file for the report")
+    options = parser.parse_args(arguments)
+    save, began, gpu = save_to(options.out), time.monotonic(), options.device != "cpu"
+    given = sys.argv[1:] if arguments is None else arguments
+    report: dict[str, Any] = {
+        "benchmark": "glint's evaluation",
+        **facts_of(torch.device(options.device)),
+        "command": shlex.join(["python3", "-m", "tests.gpu.glint_evaluation", *given]),
+        "scenes": options.scenes,
+        "seed": options.seed,
+        "rule": {"near": SHARE, "scores": SCORES},
+        **({"clocks": clocks()} if gpu else {}),
+    }
+    every = papers(options.seed, options.scenes, options.processes)
+    print(f"-- {len(every)} scenes drawn after {time.monotonic() - began:.0f} s", flush=True)
+    sides: dict[str, list[Asked]] = {}
+    for name, plain, depth in (("kernels", False, 2), ("torch", True, 1)):
+        loaded = load_model("glint", options.device, "bfloat16", plain=plain)
+        assert isinstance(loaded.model, Moondream)
+        with opened(loaded, depth, plain) as vlm:
+            sides[name] = sit(vlm, every)
+            tally = vlm.accounting().as_dict()
+        kernels = {"of": name_of(loaded.model.kernels), "tiles": loaded.tiles, "depth": depth}
+        report[name] = {**kernels, "scores": scores(sides[name]), "accounting": tally}
+        print(f"-- asked by {name} after {time.monotonic() - began:.0f} s", flush=True)
+        save(report)
+    found = compared(loaded, sides["kernels"], sides["torch"])
+    both = (report["kernels"]["scores"], report["torch"]["scores"])
+    report |= {"questions": len(sides["torch"]), **found, "seconds": round(time.monotonic() - began, 1)}
+    report["largest_difference_of_a_score"] = max(abs(both[0][name] - both[1][name]) for name in both[0])
+    save(report)
+    print({key: report[key] for key in ("questions", "same", "near_ties", "beyond", "largest_difference_of_a_score")})
+    print(both[0], both[1], sep="\n")
+    return 1 if found["beyond"] or report["largest_difference_of_a_score"] > SCORES else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
