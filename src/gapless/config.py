@@ -39,6 +39,8 @@ class EngineConfig:
     prefix_cache: bool = True
     """What was computed for a request is kept for later ones that begin alike, until its pages are wanted. Without,
     only requests that run at the same time share, and only their picture's block."""
+    picture_cache_host: int = 0
+    """Bytes of host memory for what vision made of pictures; page-locked where the device copies by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Opening:
     kv_memory: int | None = None
     """Bytes."""
     prefix_cache: bool = True
+    picture_cache_host: int = 0
+    """Bytes."""
 
     def engine(self, rows: int) -> EngineConfig:
         """The engine's part; `rows` if nothing is said about them."""
@@ -77,6 +81,7 @@ class Opening:
             constraints=self.constraints,
             kv_memory=self.kv_memory,
             prefix_cache=self.prefix_cache,
+            picture_cache_host=self.picture_cache_host,
         )
 
 

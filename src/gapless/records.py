@@ -29,6 +29,7 @@ __all__ = [
     "Finish",
     "FinishReason",
     "Flags",
+    "HostPlace",
     "Inset",
     "Ints",
     "Lane",
@@ -223,6 +224,14 @@ class PageGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class HostPlace:
+    """Slot of a picture's embeddings in host memory, from which they are brought if they are `there`, else kept in."""
+
+    slot: int
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """The prompt side of one sequence in a prefill step.
 
@@ -233,7 +242,7 @@ class Prefill:
     to) copies the block's last, partly filled page into the sequence's own page after the block is there and before
     `ids` are fed, on the compute stream; shared pages are never written. `insets`: see `Prompt`, counted from ids[0];
     each is computed whole, when all before it has been fed. `adapter`: what is put into the slot `start.adapter` before
-    anything is computed; None if it is there already, or there is none.
+    anything is computed; None if it is there already, or there is none. `places`: of the pictures it shows, or ().
     """
 
     start: RowStart
@@ -246,6 +255,7 @@ class Prefill:
     tail: tuple[int, int] | None = None
     insets: tuple[Inset, ...] = ()
     adapter: Adapter | None = None
+    places: tuple[HostPlace | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +375,7 @@ class DeviceLimits:
     """What the device was built with. Row 0 and page 0 are reserved (padding row, scrap page).
 
     `pages` counts all pages including page 0; `prefix` is the length of BOS + picture block, in positions. `adapters`:
-    slots for adapters of up to `adapter_rank`, numbered from 1.
+    slots for adapters of up to `adapter_rank`, numbered from 1. `host_pictures`: see `HostPlace`; `picture_bytes` each.
     """
 
     rows: int
@@ -377,6 +387,8 @@ class DeviceLimits:
     vocab: int
     adapters: int = 0
     adapter_rank: int = 0
+    host_pictures: int = 0
+    picture_bytes: int = 0
 
 
 class Clock(Protocol):

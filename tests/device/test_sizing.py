@@ -20,6 +20,7 @@ class Sizes:
     vocab: int = 100
     prefix: int = 730
     max_context: int = 2048
+    picture_bytes: int = 3 * 10**6
 
     def page_bytes(self, page_size: int) -> int:
         return page_size * 1024

@@ -43,6 +43,8 @@ TABLE = table_of(SPEC)
 ADAPTERS = HASHED[:3]
 TINY = 33
 SIZE = 4
+HOST = 3
+"""Pictures whose embeddings have room in host memory, of five."""
 
 
 def deep(*quick):
@@ -102,17 +104,18 @@ def scene(seed, talks=14, pages=TINY, insets=False):
 
 
 @contextmanager  # "cuda" and "packs" are the CUDA device's code, prompts one by one and side by side
-def stage_on(device, depth, pages=TINY, seed=0, faults=(), **settings):
+def stage_on(device, depth, pages=TINY, seed=0, faults=(), host=HOST, **settings):
     with ExitStack() as stack:
         if device == "sim":
-            limits = limits_of(SPEC, depth, pages=pages, page_size=SIZE, adapters=2)
+            limits = limits_of(SPEC, depth, pages=pages, page_size=SIZE, adapters=2, host=host)
             config = EngineConfig(lookahead=8, **settings)
             yield sim_stage(SPEC, limits, delays=(0.0, 3.0), config=config, faults=faults)
         else:
             make, model = (host_stage if device == "host" else inline_stage), HashModel(SPEC)
             if device == "packs":
                 model = PackingHashModel(SPEC)
-            made = make(model, depth, pages=pages, page_size=SIZE, seed=seed, delays=(0.0, 0.001), adapters=2)
+            sizes = {"pages": pages, "page_size": SIZE, "adapters": 2, "host": host}
+            made = make(model, depth, seed=seed, delays=(0.0, 0.001), **sizes)
             yield stack.enter_context(made)
 
 
@@ -130,7 +133,10 @@ def counted(stage, refereed, entries):
     tally, counters = refereed.referee.tally, stage.engine.counters
     assert counters.prefix_hits >= tally.shared_blocks
     assert counters.prefix_copies == tally.copies
+    assert counters.host_hits == refereed.referee.slots.brought
     return Counter(
+        brought=counters.host_hits,
+        pushed_out=counters.host_evictions,
         hits=counters.prefix_hits,
         misses=counters.prefix_misses,
         evictions=counters.prefix_evictions,
@@ -155,9 +161,10 @@ def _of_answers(stage, entries):
 
 
 def happened(*runs):
-    """Each run has hits, misses, evictions, copies and preemptions; in one of them a turn finds what was answered."""
+    """Each run has hits, misses, evictions, copies and preemptions, pictures that came back from the host and that made
+    room there; in one of them a turn finds what was answered."""
     for run in runs:
-        for what in ("hits", "misses", "evictions", "copies", "preemptions", "beyond_blocks"):
+        for what in ("hits", "misses", "evictions", "copies", "preemptions", "beyond_blocks", "brought", "pushed_out"):
             assert run[what] > 0, f"no {what} in {run}"
     assert sum(run["of_answers"] for run in runs) > 0
 
@@ -187,7 +194,8 @@ def test_many_scenes(device, depth, insets):
     total = Counter()
     for seed in range(100, 120 if device == "sim" else 105):
         total += play(device, depth, seed, pages=46 if insets else TINY, insets=insets)
-    for what in ("hits", "misses", "evictions", "copies", "preemptions", "resumed", "beyond_blocks", "of_answers"):
+    names = ("hits", "misses", "evictions", "copies", "preemptions", "resumed", "beyond_blocks", "of_answers")
+    for what in (*names, "brought", "pushed_out"):
         assert total[what] > 0, f"no {what} in {total}"
 
 

@@ -126,6 +126,11 @@ class HashModel:
         """Two words a position."""
         return 16 * page_size
 
+    @property
+    def picture_bytes(self) -> int:
+        """Two words a position."""
+        return 16 * (self.prefix - 1)
+
     def new_cache(self, pages: int, page_size: int) -> HashCache:
         """All pages stale."""
         words = torch.full((pages, page_size, 2), lang.STALE, dtype=torch.int64, device=self.device)

@@ -35,10 +35,18 @@ def host_stage(
     delays: tuple[float, float] = (0.0, 0.003),
     deny: tuple[int, ...] = (),
     adapters: int = 0,
+    host: int = 0,
 ) -> Iterator[tuple[Stage, Refereed]]:
-    """An engine on the rehearsing CPU device; `rows` and `pages` count the reserved ones, `delays` are seconds."""
+    """An engine on the rehearsing CPU device; `rows` and `pages` count the reserved ones, `delays` are seconds,
+    `host` pictures in host memory."""
     config = EngineConfig(
-        depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8, adapters=adapters
+        depth=depth,
+        max_rows=rows - 1,
+        page_size=page_size,
+        pages=pages,
+        lookahead=8,
+        adapters=adapters,
+        picture_cache_host=host * model.picture_bytes,
     )
     rehearsal = HostDeviceConfig(threads=1, poison=True, jitter_seed=seed, jitter_ms=jitter_ms, copy_delay_ms=copy_ms)
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()

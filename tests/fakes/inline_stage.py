@@ -34,10 +34,18 @@ def inline_stage(
     seed: int = 0,
     delays: tuple[float, float] = (0.0, 0.003),
     adapters: int = 0,
+    host: int = 0,
 ) -> Iterator[tuple[Stage, Refereed]]:
-    """An engine on the CUDA device without a GPU; `rows` and `pages` count the reserved ones."""
+    """An engine on the CUDA device without a GPU; `rows` and `pages` count the reserved ones, `host`
+    pictures in host memory."""
     config = EngineConfig(
-        depth=depth, max_rows=rows - 1, page_size=page_size, pages=pages, lookahead=8, adapters=adapters
+        depth=depth,
+        max_rows=rows - 1,
+        page_size=page_size,
+        pages=pages,
+        lookahead=8,
+        adapters=adapters,
+        picture_cache_host=host * model.picture_bytes,
     )
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
     masks = ThreadMasks(mailbox.notify, delays, seed)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tests.fakes.page_watch import PageWatch, broken
+from tests.fakes.slot_watch import SlotWatch
 from tests.fakes.tally import Tally
 
 from gapless.constrain.table import Table, TokenClass, Walker
@@ -86,6 +87,7 @@ class Referee:
 
     def __post_init__(self) -> None:
         self.pages = PageWatch(self.limits)
+        self.slots = SlotWatch(self.limits)
         self._epochs: dict[int, int] = {}
         self._last_step = -1
         self._unborn: set[RowRef] = set()
@@ -96,6 +98,7 @@ class Referee:
         """Judge a launch; the step is in flight afterwards."""
         self._alive("launch")
         self._check_shape(step)
+        self.slots.launch(step)
         self.pages.freed(step.freed)
         for prefill in step.prefills:
             self._start(prefill)
@@ -119,7 +122,7 @@ class Referee:
 
     def launch_failed(self, step: Step) -> None:
         """The device refused the step: it never was in flight."""
-        self.flights = [f for f in self.flights if f.step is not step]
+        self._retire(step, well=False)
         for ref in step.rows:
             life = self.lives[ref]
             life.sampled -= not life.waiting
@@ -328,7 +331,7 @@ class Referee:
         for ref in self._find(step).ready:
             self.lives[ref].committed += 1
             self.lives[ref].ended = self.lives[ref].lost = True
-        self._retire(step)
+        self._retire(step, well=False)
 
     def _note_overlap(self, step: Step) -> None:
         others = {f.step.kind for f in self.flights if f.step is not step}
@@ -336,7 +339,8 @@ class Referee:
         self.tally.decode_committed_during_prefill += step.kind is decode and prefill in others
         self.tally.prefill_committed_during_decode += step.kind is prefill and decode in others
 
-    def _retire(self, step: Step) -> None:
+    def _retire(self, step: Step, well: bool = True) -> None:
+        self.slots.retire(step, well)
         self.flights = [f for f in self.flights if f.step.id != step.id]
 
     def _commit(self, life: Life, record: RowRecord) -> None:

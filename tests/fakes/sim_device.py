@@ -33,7 +33,6 @@ from gapless.records import (
     Flags,
     Lane,
     Mask,
-    Picture,
     Prefill,
     RowRecord,
     RowRef,
@@ -260,21 +259,20 @@ class SimDevice:
             self._memory.ruin(prefill.prefix_pages)
             self._memory.ruin(prefill.pages[full:], full * size)
             return
-        if (shown := prefill.picture) is not None:
-            picture = lang.picture_word(shown.crops, shown.tiling)
-            self._memory.write_block(prefill.prefix_pages, picture, row.adapter)
+        words = self._memory.seen(prefill)
+        if prefill.picture is not None:
+            self._memory.write_block(prefill.prefix_pages, words.pop(0), row.adapter)
         if prefill.tail is not None:
             self._memory.copy_page(*prefill.tail)
-        insets = {inset.at: inset.picture for inset in prefill.insets}
+        insets = dict(zip((inset.at for inset in prefill.insets), words, strict=True))
         while (at := row.position - prefill.position) < len(prefill.ids):
             if at in insets:
                 self._show(row, insets[at])
             else:
                 self._feed(row, prefill.ids[at], prefill.values[at])
 
-    def _show(self, row: SimRow, picture: Picture) -> None:
-        shown = lang.picture_word(picture.crops, picture.tiling)
-        self._memory.write_inset(row.table, shown, row.position, row.adapter)
+    def _show(self, row: SimRow, word: int) -> None:
+        self._memory.write_inset(row.table, word, row.position, row.adapter)
         row.position += self._spec.prefix - 1
 
     def _decode(self, row: SimRow) -> None:

@@ -16,7 +16,7 @@ from tests.fakes.hash_language import HashSpec, Hidden
 from tests.fakes.page_watch import broken
 
 from gapless.constrain.table import Walker
-from gapless.records import RowStart, Token
+from gapless.records import Prefill, RowStart, Token
 
 UNWRITTEN = -1
 
@@ -29,6 +29,19 @@ class PagedMemory:
         self.page_size = page_size
         self._words = np.full((2, pages, page_size), lang.STALE, dtype=np.uint64)
         self._tags = np.full((2, pages, page_size), UNWRITTEN, dtype=np.int64)
+        self._pictures: dict[int, int] = {}  # words by slot on the host
+
+    def seen(self, prefill: Prefill) -> list[int]:
+        """The words of a prefill's pictures: computed, and kept if there is a place for them, or kept before."""
+        pictures = [inset.picture for inset in prefill.insets]
+        pictures[:0] = [] if prefill.picture is None else [prefill.picture]
+        words = []
+        for picture, place in zip(pictures, prefill.places or [None] * len(pictures), strict=True):
+            there = place is not None and place.there
+            words.append(self._pictures[place.slot] if there else lang.picture_word(picture.crops, picture.tiling))
+            if place is not None:
+                self._pictures[place.slot] = words[-1]
+        return words
 
     def poison(self, pages: Sequence[int]) -> None:
         """Nothing in these pages may be read before it is written again."""

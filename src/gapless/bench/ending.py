@@ -58,6 +58,11 @@ class EndingModel:
         """See `Model`."""
         return self._model.page_bytes(page_size)
 
+    @property
+    def picture_bytes(self) -> int:
+        """See `Model`."""
+        return self._model.picture_bytes
+
     def new_cache(self, pages: int, page_size: int) -> KVCache:
         """See `Model`. Draws every page's end. One cache at a time."""
         self._ends = self._drawn(pages).to(self.device)

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from gapless.device.packs import Packs
 from gapless.device.pictures import Shown
 from gapless.device.pinned import Slot
 from gapless.device.program import Program
-from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
+from gapless.device.prompt import Prompt, pictures_of, prompt_words, shown_by, write_prompt
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
 from gapless.device.stopwatch import Stopwatch, Times
@@ -68,6 +67,7 @@ class CudaDevice:
         self._layout = parts.layout
         self._poison = cuda.poison
         self._slots, self._lanes, self._arena, self._prompts = parts.slots, parts.lanes, parts.arena, parts.prompts
+        self._kept = parts.kept
         self._needs = Needs(self.program.table, self._limits.rows)
         self._reach = np.zeros(self._limits.rows, dtype=np.int64)  # positions a row's table must hold, or more
         self._flights: Flights[Event] = Flights([s.landed for s in self._slots], self._lanes.landed, cuda.poison)
@@ -131,7 +131,7 @@ class CudaDevice:
         if step.grants and sent > self._layout.head:
             self.graphs.extend()
         if step.kind is StepKind.PREFILL:
-            self._prefill(step, slot, bucket)
+            self._prefill(flight, slot, bucket)
         else:
             self._decode(step, bucket)
         if len(ready := ready_of(step)):
@@ -146,9 +146,9 @@ class CudaDevice:
         if self._poison:
             self.program.rows.hand_over(self.program.inbox.rows[:bucket])
 
-    def _prefill(self, step: Step, slot: Slot, bucket: int) -> None:
+    def _prefill(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Prompts side by side where the model has that, the others one by one."""
-        packs = self.program.packs
+        packs, step = self.program.packs, flight.step
         alone: list[tuple[int, Prefill]] = []
         side: list[tuple[int, Prefill]] = []
         for place, prefill in enumerate(step.prefills):
@@ -156,7 +156,7 @@ class CudaDevice:
             self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
             self.program.load_adapter(prefill)
             (side if packs is not None and packs.takes(prefill) else alone).append((place, prefill))
-        pictures = self._pictures(step)
+        pictures = self._pictures(flight, slot)
         used = 0 if packs is None else self._together(slot, packs, side, pictures)
         if alone:
             self._one_by_one(slot, alone, used, pictures)
@@ -189,11 +189,37 @@ class CudaDevice:
         """How much of its page tables a forward is given whose rows reach so far."""
         return self.graphs.width(-(-int(reach) // self._limits.page_size))
 
-    def _pictures(self, step: Step) -> Embedded:
-        """The step's pictures: of all prefills together where the model can do that, else one by one."""
-        shown = (self._upload(step, picture) for prefill in step.prefills for picture in pictures_of(prefill))
-        embedded = iter(self._embed(shown))
-        return {place: list(islice(embedded, len(pictures_of(p)))) for place, p in enumerate(step.prefills)}
+    def _pictures(self, flight: Flight[Event], slot: Slot) -> Embedded:
+        """The step's pictures, each once: from host memory, or of all prefills together where the model can do that,
+        else one by one."""
+        step = flight.step
+        wanted = [pair for prefill in step.prefills for pair in shown_by(prefill)]
+        there = {of.digest: place.slot for of, place in wanted if place is not None and place.there}
+        fresh = {of.digest: of for of, _ in wanted if of.digest not in there}
+        made = dict(zip(fresh, self._embed(self._upload(step, of) for of in fresh.values()), strict=True))
+        self._keep(flight, slot, [(made[of.digest], place.slot) for of, place in wanted if place and not place.there])
+        made |= {digest: self._bring(step, number) for digest, number in there.items()}
+        return {i: [made[of.digest] for of in pictures_of(prefill)] for i, prefill in enumerate(step.prefills)}
+
+    def _bring(self, step: Step, number: int) -> torch.Tensor:
+        """Embeddings from a slot in host memory, which is not written as long as the step is in flight."""
+        arrived = self.runtime.event(timed=self._watch.detailed)
+        found = self._arena.bring(self._kept[number], arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
+        own = found.clone()
+        self._arena.release()
+        return own
+
+    def _keep(self, flight: Flight[Event], slot: Slot, pictures: list[tuple[torch.Tensor, int]]) -> None:
+        """Copy embeddings to slots in host memory, beside what is computed next; `wait` waits for that too."""
+        slot.leaving = [picture for picture, _ in pictures]
+        if not pictures:
+            return
+        self.runtime.mark(made := self.runtime.event())
+        for picture, number in pictures:
+            landed = self.runtime.event(timed=self._watch.detailed)
+            began = self._watch.beside(flight.step.id, Lane.COPY, landed)
+            self.runtime.copy_out(picture, self._kept[number], made, landed, began)
+            flight.landed.append(landed)
 
     def _embed(self, shown: Iterator[Shown]) -> list[torch.Tensor]:
         """Embeddings in the order of `shown`, each of which is released when what reads it is enqueued."""
@@ -319,7 +345,7 @@ class CudaDevice:
         reusable = healthy and self._lost is None
         self._lost = self._lost or DeviceLost(_CLOSED)
         self.graphs.close()
-        del self.program, self._slots, self._lanes, self._arena, self._prompts
+        del self.program, self._slots, self._lanes, self._arena, self._prompts, self._kept
         if healthy:
             self.runtime.settle()
         if reusable:

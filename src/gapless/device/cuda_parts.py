@@ -19,7 +19,15 @@ from gapless.device.pictures import MOST_CROPS
 from gapless.device.pinned import Arena, Lanes, Slot
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
-from gapless.device.sizing import GpuPlan, adapter_memory, device_limits, gpu_pages, step_layout, with_pages
+from gapless.device.sizing import (
+    GpuPlan,
+    adapter_memory,
+    device_limits,
+    gpu_pages,
+    machine_memory,
+    step_layout,
+    with_pages,
+)
 from gapless.device.tail import KINDS, MASKED, Feeds
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
@@ -31,7 +39,8 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything allocated. `prompts` int64: where the prompts of one step arrive on the GPU."""
+    """Everything allocated. `prompts` int64: where the prompts of one step arrive on the GPU; `kept`: see
+    `Program.host_pictures`."""
 
     limits: DeviceLimits
     layout: Layout
@@ -40,6 +49,7 @@ class Parts:
     lanes: Lanes
     arena: Arena
     prompts: torch.Tensor
+    kept: list[torch.Tensor]
     graphs: Graphs
     plan: GpuPlan
 
@@ -60,7 +70,7 @@ def build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, cu
 
 
 def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, cuda: CudaDeviceConfig) -> Parts:
-    wanted = device_limits(model, config, UNBOUNDED)
+    wanted = device_limits(model, config, UNBOUNDED, machine_memory())
     buckets = _buckets(config, cuda)
     layout = step_layout(wanted, config, buckets[-1])
     free, total = runtime.memory()
@@ -77,6 +87,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         slots = [Slot(runtime, layout, limits) for _ in range(limits.depth)]
         prompts = torch.zeros(len(slots[0].prompts), dtype=torch.int64, device=runtime.device)
         lanes, arena = Lanes(runtime, limits), Arena(runtime, cuda.arena_bytes)
+        kept = _host_pictures(runtime, program, limits)
     widths = widths_for(limits.max_context, limits.page_size, len(buckets) * (2 if program.adapters else 1))
     if cuda.buckets is not None and len(cuda.buckets) == 1:
         widths = widths[-1:]
@@ -92,7 +103,18 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         rows=limits.rows - 1,
         adapters=adapters,
     )
-    return Parts(limits, layout, program, slots, lanes, arena, prompts, graphs, plan)
+    return Parts(limits, layout, program, slots, lanes, arena, prompts, kept, graphs, plan)
+
+
+def _host_pictures(runtime: Runtime, program: Program, limits: DeviceLimits) -> list[torch.Tensor]:
+    try:
+        return program.host_pictures(limits, runtime.pinned)
+    except NotEnoughMemory as error:
+        size = limits.host_pictures * limits.picture_bytes / 1e9
+        raise NotEnoughMemory(
+            f"picture_cache_host of {size:.2f} GB cannot be had ({error}); lower it",
+            param="picture_cache_host",
+        ) from error
 
 
 def full_step(program: Program, layout: Layout) -> None:

@@ -19,22 +19,23 @@ import torch
 from gapless.constrain.table import Table
 from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, ready_of, write_head
 from gapless.device.program import Program, new_lines
-from gapless.device.prompt import Prompt, pictures_of, prompt_words, write_prompt
+from gapless.device.prompt import Prompt, prompt_words, shown_by, write_prompt
 from gapless.device.tail import MASKED, Needs
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
-from gapless.records import Crops, DeviceLimits, Mask, Prefill, RowRef, Step, StepKind
+from gapless.records import Crops, DeviceLimits, HostPlace, Mask, Picture, Prefill, RowRef, Step, StepKind
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A step with all it needs, sharing no memory that the host may write. `words` matter up to `sent`; each prompt
-    has its words and the crops, uint8, of the pictures it computes, as `pictures_of` orders them."""
+    has its words and the crops, uint8, of the pictures it computes, as `pictures_of` orders them; None for one whose
+    embeddings are there."""
 
     step: Step
     words: Words
     sent: int
-    prompts: tuple[tuple[Words, tuple[Crops, ...]], ...]
+    prompts: tuple[tuple[Words, tuple[Crops | None, ...]], ...]
 
 
 def pack_step(step: Step, layout: Layout) -> Work:
@@ -44,14 +45,20 @@ def pack_step(step: Step, layout: Layout) -> Work:
     return Work(step, words, Packet(layout, words).fill(step), tuple(_pack_prompt(p) for p in step.prefills))
 
 
-def _pack_prompt(prefill: Prefill) -> tuple[Words, tuple[Crops, ...]]:
+def _pack_prompt(prefill: Prefill) -> tuple[Words, tuple[Crops | None, ...]]:
     words = np.empty(prompt_words(prefill), dtype=np.int64)
     write_prompt(prefill, words)
-    return words, tuple(picture.crops.copy() for picture in pictures_of(prefill))
+    shown = shown_by(prefill)
+    return words, tuple(None if place is not None and place.there else of.crops.copy() for of, place in shown)
+
+
+def _ordinary(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
 
 
 class Executor:
-    """Owns the program and record buffers: `slots` [depth] of [rows, WIDTH], `lanes` [rows * depth] of [1, WIDTH]."""
+    """Owns the program and record buffers: `slots` [depth] of [rows, WIDTH], `lanes` [rows * depth] of [1, WIDTH];
+    and `kept`, embeddings of pictures by slot."""
 
     def __init__(self, model: Model, table: Table, limits: DeviceLimits, layout: Layout, rehearse: bool) -> None:
         self.program = Program(model, table, limits, layout)
@@ -61,6 +68,7 @@ class Executor:
         self._needs = Needs(self.program.table, limits.rows)
         self.slots = [new_lines(layout.rows, model.device) for _ in range(limits.depth)]
         self.lanes = [new_lines(1, model.device) for _ in range(limits.rows * limits.depth)]
+        self.kept = self.program.host_pictures(limits, _ordinary)
         if rehearse:
             self.program.cache.poison(tuple(range(limits.pages)))
 
@@ -76,9 +84,10 @@ class Executor:
         if step.kind is StepKind.PREFILL:
             for prefill in step.prefills:
                 self.program.load_adapter(prefill)
+            made: dict[str, torch.Tensor] = {}
             for i, (prefill, (words, crops)) in enumerate(zip(step.prefills, work.prompts, strict=True)):
-                pairs = zip(crops, pictures_of(prefill), strict=True)
-                pictures = [self.program.encode(torch.from_numpy(crop), of.tiling) for crop, of in pairs]
+                pairs = zip(shown_by(prefill), crops, strict=True)
+                pictures = [self._picture(made, of, place, crop) for (of, place), crop in pairs]
                 own = Prompt.of(prefill, torch.from_numpy(words))
                 self.program.prompt(i, prefill, own, pictures, self._layout.max_pages)
             self.program.head(count)
@@ -96,6 +105,21 @@ class Executor:
         self.program.tail(count, self._needs.kind(ready))
         self.slots[step.slot][:count] = self.program.batch.lines[:count]
         return began
+
+    def _picture(
+        self, made: dict[str, torch.Tensor], picture: Picture, place: HostPlace | None, crops: Crops | None
+    ) -> torch.Tensor:
+        """Embeddings of a picture of the step: `made` already for another prompt of it, kept from before, or new."""
+        found = made.get(picture.digest)
+        if found is None and crops is not None:
+            found = made[picture.digest] = self.program.encode(torch.from_numpy(crops), picture.tiling)
+        if place is None:
+            assert found is not None
+            return found
+        kept = self.kept[place.slot]
+        if found is not None and not place.there:
+            kept.copy_(found)
+        return kept if found is None else found
 
     def _deliver(self, work: Work) -> None:
         sent = work.sent

@@ -36,8 +36,9 @@ class Slot:
     """Pinned memory of one slot, each tensor with its view for the host; `lines` alone is on the device.
 
     `words` int64 [layout.words]; `prompts` int64 for all prompts of a step; `demands` int64 [rows, layout.head], one
-    for each `finalize`; `masks` bool [rows, vocab]; `landing` float64 [rows, WIDTH]. `down` and `home` keep the views
-    that copies of so many words, and of so many rows' lines, are made with.
+    for each `finalize`; `masks` bool [rows, vocab]; `landing` float64 [rows, WIDTH]. `leaving`: embeddings that are
+    being copied to host memory. `down` and `home` keep the views that copies of so many words, and of so many rows'
+    lines, are made with.
     """
 
     def __init__(self, runtime: Runtime, layout: Layout, limits: DeviceLimits) -> None:
@@ -54,6 +55,7 @@ class Slot:
         self.landing = runtime.pinned((rows, WIDTH), torch.float64).fill_(POISON)
         self.landed = Landing(self.landing.numpy())
         self.lines = new_lines(rows, runtime.device)
+        self.leaving: list[Tensor] = []
         self.down: dict[int, tuple[Tensor, Tensor]] = {}
         self.home: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
@@ -107,9 +109,20 @@ class Arena:
         start = self._make_room(crops.nbytes)
         end = start + crops.nbytes
         np.copyto(self._bytes[start:end], crops.reshape(-1))
-        self._runtime.upload(self._host[start:end], self._there[start:end], arrived, began)
-        self._regions.append(_Region(start, end, self._runtime.event()))
-        return self._there[start:end].view(crops.shape)
+        return self._upload(self._host[start:end], start, arrived, began).view(crops.shape)
+
+    def bring(self, pinned: Tensor, arrived: Event, began: Event | None = None) -> Tensor:
+        """The same of a tensor that lies in pinned memory already, which nobody writes until that step is over."""
+        start = self._make_room(pinned.nbytes)
+        found = self._upload(pinned.view(-1).view(torch.uint8), start, arrived, began)
+        return found.view(pinned.dtype).view(pinned.shape)
+
+    def _upload(self, source: Tensor, start: int, arrived: Event, began: Event | None) -> Tensor:
+        """Copy bytes to the arena from `start` on."""
+        there = self._there[start : start + len(source)]
+        self._runtime.upload(source, there, arrived, began)
+        self._regions.append(_Region(start, start + len(source), self._runtime.event()))
+        return there
 
     def release(self) -> None:
         """The kernels that read the last picture are enqueued: its room is free when they have run."""

@@ -14,6 +14,7 @@ token's result depends neither on its company nor on whether it was prefilled or
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,8 +36,18 @@ from gapless.records import POISON, DeviceLimits, Prefill
 Adapted = tuple[()] | tuple[RowAdapters]
 """A model's last argument: left out where nobody has an adapter."""
 
+HOST_BLOCK = 2**28
+"""Bytes of host memory that are asked for at once."""
 PROMPT_SCORES = 2**21
 """Ids times positions of their page table that are fed at once: for 32 heads it bounds scores to 256 MiB."""
+
+
+class Allocate(Protocol):
+    """Gives host memory."""
+
+    def __call__(self, shape: tuple[int, ...], *, dtype: torch.dtype) -> Tensor:
+        """Of any content."""
+        ...
 
 
 class Program:
@@ -111,6 +122,14 @@ class Program:
     def encode(self, crops: Tensor, tiling: tuple[int, int]) -> Tensor:
         """One picture's crops, or pixels, uint8 on the device -> its embeddings [prefix - 1, dim]."""
         return self.model.encode_picture(crops, tiling)
+
+    def host_pictures(self, limits: DeviceLimits, allocate: Allocate) -> list[Tensor]:
+        """Host memory for embeddings of pictures, [prefix - 1, dim] each, as many as `limits` say. In blocks: who locks
+        pages rounds what is asked for up to powers of two."""
+        shape, dtype = (limits.prefix - 1, *self.batch.hidden.shape[1:]), self.batch.hidden.dtype
+        most = max(1, HOST_BLOCK // max(1, limits.picture_bytes))
+        counts = [min(most, limits.host_pictures - first) for first in range(0, limits.host_pictures, most)]
+        return [slot for count in counts for slot in allocate((count, *shape), dtype=dtype)]
 
     def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor], columns: int) -> None:
         """Compute a sequence's picture block if it has one to compute, then feed its ids and insets -> hidden at

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gapless.device.packet import Words
-from gapless.records import POISON, Picture, Prefill
+from gapless.records import POISON, HostPlace, Picture, Prefill
 
 
 def prompt_words(prefill: Prefill) -> int:
@@ -38,6 +38,12 @@ def pictures_of(prefill: Prefill) -> tuple[Picture, ...]:
     """The pictures a prefill computes, in the order in which it feeds them: its block's, then its insets'."""
     front = () if prefill.picture is None else (prefill.picture,)
     return (*front, *(inset.picture for inset in prefill.insets))
+
+
+def shown_by(prefill: Prefill) -> list[tuple[Picture, HostPlace | None]]:
+    """The same pictures, each with its place on the host if it has one."""
+    pictures = pictures_of(prefill)
+    return list(zip(pictures, prefill.places or (None,) * len(pictures), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

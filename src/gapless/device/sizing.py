@@ -18,6 +18,8 @@ UNKNOWN_MEMORY = 8 * 2**30
 ADAPTER_SHARE = 2
 """Slots for adapters take at most this fraction (one over it) of the machine's memory; the cache's is of what is left.
 """
+HOST_SPARE = 8
+"""Of the machine's memory this fraction (one over it) at least is not for pictures."""
 MOST_PAGES = 2**24
 """Of any size: more are never of use."""
 SPARE = 2**30
@@ -99,6 +101,27 @@ def adapter_memory(model: Model, config: EngineConfig, room: int) -> int:
     return whole
 
 
+def picture_slots(model: Model, config: EngineConfig, memory: int) -> int:
+    """How many pictures' embeddings `config.picture_cache_host` holds, on a machine with `memory` bytes. Raises
+    `NotEnoughMemory` for less than one, and for so much that too little of the machine's is left."""
+    asked, most = config.picture_cache_host, memory - memory // HOST_SPARE
+    if not asked:
+        return 0
+    if asked > most:
+        raise NotEnoughMemory(
+            f"picture_cache_host is {_given(asked)}, but of {_size(memory)} of memory in all it may take at most "
+            f"{_given(most)}; lower it",
+            param="picture_cache_host",
+        )
+    if asked < model.picture_bytes:
+        raise NotEnoughMemory(
+            f"picture_cache_host is {_given(asked)}, but one picture takes {_size(model.picture_bytes)}; give as much, "
+            "or 0 for none",
+            param="picture_cache_host",
+        )
+    return min(MOST_PAGES, asked // model.picture_bytes)
+
+
 def with_pages(limits: DeviceLimits, pages: int) -> DeviceLimits:
     """The same limits with another number of pages."""
     return replace(limits, pages=pages)
@@ -118,8 +141,8 @@ def _given(size: int) -> str:
     return _gb(size) if size >= 1e9 else f"{size // 10**5 / 10} MB"
 
 
-def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimits:
-    """Sizes for a model on a machine with `memory` bytes.
+def device_limits(model: Model, config: EngineConfig, memory: int, host: int | None = None) -> DeviceLimits:
+    """Sizes for a model on a device with `memory` bytes, in a machine with `host` bytes (None: they are the same).
 
     Rows: `max_rows` and the padding row. Pages: `config.pages` if given (all of them, page 0 included), or what
     `config.kv_memory` holds. Otherwise enough for every row at full context (see `pages_of_a_row`), plus page 0; but no
@@ -131,6 +154,8 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
             raise InvalidRequest(f"{name} is {getattr(config, name)}, but must be at least 1", param=name)
     if config.pages is not None and config.pages < 2:
         raise InvalidRequest(f"pages is {config.pages}: page 0 is reserved, give at least 2", param="pages")
+    slots = picture_slots(model, config, memory if host is None else host)
+    memory -= slots * model.picture_bytes if host is None else 0
     memory -= adapter_memory(model, config, memory // ADAPTER_SHARE)
     pages, page_bytes = _pages(model, config, memory), model.page_bytes(config.page_size)
     asked = config.pages is not None or config.kv_memory is not None
@@ -151,6 +176,8 @@ def device_limits(model: Model, config: EngineConfig, memory: int) -> DeviceLimi
         vocab=model.vocab,
         adapters=config.adapters,
         adapter_rank=config.adapter_rank,
+        host_pictures=slots,
+        picture_bytes=model.picture_bytes,
     )
 
 

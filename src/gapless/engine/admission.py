@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import insort
 
 from gapless.engine.adapters import AdapterPool, Resident
+from gapless.engine.features import FeatureLedger
 from gapless.engine.needs import Pages
 from gapless.engine.prefix import PrefixCache, PrefixEntry, items_of, items_said, space_of
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
 from gapless.observe.counters import Counters
-from gapless.records import DeviceLimits, Inset, Picture, Prefill, Prompt, RowRef
+from gapless.records import DeviceLimits, HostPlace, Inset, Picture, Prefill, Prompt, RowRef
 
 
 class Admission:
@@ -29,6 +30,7 @@ class Admission:
         prefixes: PrefixCache,
         rows: RowPool,
         adapters: AdapterPool,
+        features: FeatureLedger,
         roster: Roster,
         lookahead: int,
         counters: Counters,
@@ -38,6 +40,7 @@ class Admission:
         self._prefixes = prefixes
         self._rows = rows
         self._adapters = adapters
+        self._features = features
         self._roster = roster
         self._lookahead = lookahead
         self._counters = counters
@@ -154,18 +157,31 @@ class Admission:
         history, prompt, block = seq.history, seq.history.request.prompt, seq.path[0].pages
         fed = behind - self._first(prompt.picture)
         full, partial = divmod(behind, self._limits.page_size)
+        picture = prompt.picture if computes else None
+        insets = tuple(Inset(inset.at - fed, inset.picture) for inset in prompt.insets if inset.at >= fed)
+        if prompt.picture is not None and not computes:
+            self._features.touch(prompt.picture.digest)
         return Prefill(
             start=seq.start(),
             ids=(*prompt.ids, *(t.id for t in history.tokens))[fed:],
             values=(*prompt.values, *(t.values for t in history.tokens))[fed:],
             position=behind,
             pages=tuple(seq.pages),
-            picture=prompt.picture if computes else None,
+            picture=picture,
             prefix_pages=block if computes else (),
             tail=(block[-1], seq.pages[full]) if partial else None,
-            insets=tuple(Inset(inset.at - fed, inset.picture) for inset in prompt.insets if inset.at >= fed),
+            insets=insets,
             adapter=history.request.adapter if seq.brings else None,
+            places=self._places(seq, [*([picture] if picture else []), *(inset.picture for inset in insets)]),
         )
+
+    def _places(self, seq: Running, pictures: list[Picture]) -> tuple[HostPlace | None, ...]:
+        """Where embeddings of the pictures that a prefill shows are on the host, or go; nothing is leased without."""
+        if not self._limits.host_pictures:
+            return ()
+        leased = [self._features.lease(picture.digest) for picture in pictures]
+        seq.pictures.extend(kept for kept in leased if kept is not None)
+        return tuple(None if kept is None else HostPlace(kept.slot, kept.there) for kept in leased)
 
     def _table(self, path: list[PrefixEntry]) -> tuple[int, ...]:
         """The pages of a path that are full: a block's last one may not be."""
@@ -179,10 +195,16 @@ class Admission:
             self._prefixes.extend(seq.path, seq.written(), seq.pages, seq.ref, through=True)
         self._prefixes.leave(seq.path)
         self._pages.give_back(tuple(seq.pages))
+        self.prefilled(seq)
         if seq.adapter is not None:
             self._adapters.give_back(seq.adapter)
         self._rows.give_back(seq.ref)
         return seq.ref
+
+    def prefilled(self, seq: Running) -> None:
+        """Its prefill went well, unless it is void: give back what that alone needed."""
+        self._features.leave(seq.pictures, well=not seq.void)
+        seq.pictures.clear()
 
     def withdraw(self, seq: Running) -> None:
         """Let no later request share what a sequence computes; it failed."""

@@ -145,6 +145,8 @@ class Book:
             self._admission.distrust(seq)
             self._finalize(seq, now, error=_non_finite(seq))
             return
+        if seq.pictures:
+            self._admission.prefilled(seq)
         first = seq.history.times.first_token is None
         reason = seq.commit(record, now, self._bubble.idle)
         self._counters.tokens += 1

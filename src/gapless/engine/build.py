@@ -12,6 +12,7 @@ from gapless.engine.adapters import AdapterPool
 from gapless.engine.admission import Admission
 from gapless.engine.blame import Blame
 from gapless.engine.book import Book
+from gapless.engine.features import FeatureLedger
 from gapless.engine.loop import Loop
 from gapless.engine.mailbox import Mailbox
 from gapless.engine.masking import Masking
@@ -47,6 +48,7 @@ class Engine:
         clock: Clock | None = None,
     ) -> None:
         limits = device.limits
+        self.picture_bytes = limits.picture_bytes
         self.clock: Clock = clock or MonotonicClock()
         self.meter = meter_for(self.clock, limits.depth)
         self.counters, self.bubble = self.meter.counters, self.meter.bubble
@@ -54,6 +56,7 @@ class Engine:
         self.prefixes = PrefixCache(self.pages, self.counters, keep=config.prefix_cache)
         self.rows = RowPool(limits.rows)
         self.adapters = AdapterPool(limits.adapters)
+        self.features = FeatureLedger(limits.host_pictures, self.counters)
         self.roster = Roster()
         self.pipeline = Pipeline(limits.depth, lanes=limits.rows * limits.depth)
         self.admission = Admission(
@@ -62,6 +65,7 @@ class Engine:
             self.prefixes,
             self.rows,
             self.adapters,
+            self.features,
             self.roster,
             config.lookahead,
             self.counters,
@@ -92,7 +96,16 @@ class Engine:
         running = sum(not seq.finalized for seq in self.roster.by_age())
         cached = self.prefixes.cached
         used = max(0, self.pages.total - self.pages.free - cached)  # pages may change hands in between
-        return Standing(running, self.pages.total, used, self.pipeline.slots_held, self.adapters.resident, cached)
+        return Standing(
+            running,
+            self.pages.total,
+            used,
+            self.pipeline.slots_held,
+            self.adapters.resident,
+            cached,
+            self.features.held,
+            self.features.held * self.picture_bytes,
+        )
 
     def audit(self) -> None:
         """Raise `InvariantBroken` if anything is leased while nothing runs (I5). Call when the loop is idle.
@@ -107,6 +120,7 @@ class Engine:
             "rows": self.rows.held(),
             "prefixes": self.prefixes.held(),
             "adapters": self.adapters.held(),
+            "host pictures": self.features.leased(),
             **self.pipeline.held(),
         }
         left = {name: what for name, what in held.items() if what}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gapless.constrain.table import Walker
 from gapless.engine.adapters import Resident
+from gapless.engine.features import HostPicture
 from gapless.engine.prefix import Item, PrefixEntry, items_said
 from gapless.records import (
     FinishReason,
@@ -88,8 +89,9 @@ class Waiting:
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life; `pages` its whole page
     table, shared pages first; `items` what its prefill stands for; `path` the entries of the prefix cache it holds.
-    `brings`: its prefill puts its adapter into the slot. `void`: a step of it failed, so nobody else may use what it
-    computes; unless it ended by that, it begins again."""
+    `brings`: its prefill puts its adapter into the slot. `pictures`: slots on the host that its prefill writes or
+    reads, until its first token. `void`: a step of it failed, so nobody else may use what it computes; unless it ended
+    by that, it begins again."""
 
     history: History
     ref: RowRef
@@ -99,6 +101,7 @@ class Running:
     path: list[PrefixEntry] = field(default_factory=list)
     adapter: Resident | None = None
     brings: bool = False
+    pictures: list[HostPicture] = field(default_factory=list)
     finalized: bool = False
     preempting: bool = False
     void: bool = False

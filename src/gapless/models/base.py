@@ -107,6 +107,11 @@ class Model(Protocol):
         """Bytes one page of `page_size` positions takes in all layers; what the pool is sized with."""
         ...
 
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of one picture's embeddings."""
+        ...
+
     def new_cache(self, pages: int, page_size: int) -> KVCache:
         """Allocate the paged cache."""
         ...

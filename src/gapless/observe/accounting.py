@@ -20,7 +20,8 @@ from gapless.records import StepKind
 class Standing:
     """What an engine holds at one moment: requests that run (they have a row), pages of the KV cache, steps in flight
     that hold a slot, adapters in the device's slots (whether or not somebody uses them), pages that nobody uses but the
-    prefix cache, which gives them up when they are wanted (`pages_used` leaves them out)."""
+    prefix cache, which gives them up when they are wanted (`pages_used` leaves them out), pictures whose embeddings are
+    in host memory, and bytes they take there."""
 
     running: int = 0
     pages: int = 0
@@ -28,6 +29,8 @@ class Standing:
     steps_in_flight: int = 0
     adapters: int = 0
     pages_cached: int = 0
+    host_pictures: int = 0
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ class Counters:
     """Entries of the prefix cache (a page, or a picture's block) that made room."""
     prefix_copies: int = 0
     """Prefills that copied the partly filled last page of a picture's block."""
+    host_hits: int = 0
+    """Pictures whose embeddings were brought from host memory, so that vision was skipped; `host_evictions`: those that
+    made room there."""
+    host_evictions: int = 0
     recomputed_tokens: int = 0
     """Tokens of preempted requests that had been said and were computed again."""
     finished: int = 0

@@ -68,6 +68,11 @@ class Moondream:
         """Bytes one page of `page_size` positions takes in all layers."""
         return page_size * token_bytes(self.config.text, self.dtype.itemsize)
 
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of one picture's embeddings [prefix - 1, dim]."""
+        return (self.prefix - 1) * self.config.text.dim * self.dtype.itemsize
+
     def new_cache(self, pages: int, page_size: int) -> PagedKV:
         """Allocate the paged cache for page numbers 0..pages-1."""
         return PagedKV(self.config.text, pages, page_size, self.dtype, self.device)
