@@ -23,6 +23,7 @@ from gapless.weights.hub import ASSETS
         *({"max_context": v} for v in (0, 17, 193, 10**6, "9", 2.5)),
         *({"kv_memory": v} for v in (0, -1, True, 2.5, "much", "8 apples", "1e9", 10**20, "9" * 19, ["1GB"])),
         *({"picture_cache": v} for v in (-1, None, "-1", "all")),
+        *({"picture_cache_host": v} for v in (-1, None, "all")),
         *({"prefix_cache": v} for v in (None, 1, "off")),
         *({"threads": v} for v in (0, -1, "2", 1.5)),
         *({"image_limits": v} for v in (5, (1, 2))),

@@ -1,7 +1,9 @@
 """The picture cache: what was prepared is found under its file and under its pixels, and nothing else is."""
 
 import io
+import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from gapless.config import ImageLimits
 from gapless.errors import InvalidImage
 from gapless.images import cache as module
+from gapless.images import once
 from gapless.images.cache import FILES, PictureCache, PictureCounts
 from gapless.images.crops import CropSpec
 from gapless.images.picture import prepare
@@ -183,6 +186,88 @@ def test_many_threads_get_one_picture_each_time():
     counts = cache.counts
     assert counts.asked == 320 and counts.held <= 3 and counts.held_bytes == counts.held * ONE
     assert 5 <= counts.cut <= counts.decoded < 320
+
+
+class Gated:
+    """Decoding that waits at a gate, and may fail or be interrupted there; how often it began is counted."""
+
+    def __init__(self, monkeypatch):
+        self.began, self.waits, self.gate, self.fails = 0, 0, threading.Event(), []
+        self.load, self.awaited = module.load_picture, once._awaited
+        monkeypatch.setattr(once, "_awaited", self.wait)
+        monkeypatch.setattr(module, "load_picture", self)
+
+    def __call__(self, *args):
+        self.began += 1
+        assert self.gate.wait(60)
+        if self.fails:
+            raise self.fails.pop(0)
+        return self.load(*args)
+
+    def wait(self, made):
+        self.waits += 1
+        return self.awaited(made)
+
+    def crowd(self, cache, files):
+        """Threads that ask all at once; what each got. The gate opens when all have begun or come to wait."""
+        with ThreadPoolExecutor(len(files)) as pool:
+            asking = [pool.submit(cache.prepare, file) for file in files]
+            while self.began + self.waits < len(files):
+                time.sleep(0.001)
+            self.gate.set()
+            return [one.exception() or one.result() for one in asking]
+
+
+def test_who_asks_for_the_same_at_once_gets_what_one_of_them_has_decoded(monkeypatch):
+    gated, cache = Gated(monkeypatch), cache_of()
+    found = gated.crowd(cache, [png(1)] * 6)
+    assert gated.began == 1 and all(one is found[0] for one in found)
+    assert cache.counts == PictureCounts(asked=6, decoded=1, cut=1, held=1, held_bytes=ONE)
+    assert cache._once._making == {}
+
+
+def test_files_of_equal_pixels_at_once_are_cut_once_and_others_at_the_same_time(monkeypatch, work):
+    gated, cache = Gated(monkeypatch), cache_of()
+    found = gated.crowd(cache, [png(1), png(1, level=0), pixels(1), png(2)])
+    assert gated.began == 4 and found[0] is found[1] is found[2] is not found[3]
+    assert work["cut"] == cache.counts.cut == 2
+
+
+def test_a_picture_too_large_to_be_kept_is_shared_by_who_asks_at_once(monkeypatch):
+    gated, cache = Gated(monkeypatch), cache_of(1)
+    found = gated.crowd(cache, [png(1)] * 4)
+    assert all(one is found[0] for one in found) and gated.began == 1 and cache.counts.held == 0
+
+
+def test_an_error_goes_to_all_who_asked_at_once_and_each_has_its_own(monkeypatch):
+    gated, cache = Gated(monkeypatch), cache_of()
+    gated.fails = [InvalidImage("broken", param="image")]
+    found = gated.crowd(cache, [png(1)] * 4)
+    failed = [one for one in found if isinstance(one, InvalidImage)]
+    assert len({id(one) for one in failed}) == 4 and gated.began == 1
+    assert {(str(one), one.param) for one in failed} == {("broken", "image")}
+    assert cache.prepare(png(1)).width == 20, "the next one tries again"
+
+
+def test_who_is_interrupted_takes_nobody_along(monkeypatch):
+    gated, cache = Gated(monkeypatch), cache_of()
+    gated.fails = [KeyboardInterrupt(), SystemExit()]
+    found = gated.crowd(cache, [png(1)] * 5)
+    gone = [one for one in found if isinstance(one, KeyboardInterrupt | SystemExit)]
+    right = [one for one in found if one not in gone]
+    assert len(gone) == 2 and len(right) == 3 and all(one is right[0] for one in right) and gated.began == 3
+
+
+def test_a_fork_waits_for_no_thread_that_is_not_in_it(monkeypatch):
+    gated, cache = Gated(monkeypatch), cache_of()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(cache.prepare, png(1))
+        while not gated.began:
+            time.sleep(0.001)
+        own = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: own + 1)  # what is different in a fork
+        gated.gate.set()
+        assert cache.prepare(png(1)).digest == asked.result().digest and gated.began == 2
 
 
 class CacheMachine(RuleBasedStateMachine):

@@ -60,7 +60,7 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
     given = {"model": "m", "device": "cpu", "dtype": "float16", "depth": 3, "max_rows": 4, "page_size": 5, "pages": 6}
     given |= {"constraints": "host", "threads": 7, "revision": "r", "graphs": False}
     given |= {"adapters": {"a": "/b"}, "max_adapters": 8, "max_adapter_rank": 9, "max_context": 99}
-    given |= {"kv_memory": 10**9, "prefix_cache": False}
+    given |= {"kv_memory": 10**9, "prefix_cache": False, "picture_cache_host": 10**8}
     assert set(given) == {field.name for field in fields(Opening)}
     assert read_settings(given).opening() == Opening(**given | {"adapters": (("a", "/b"),)})
     assert read_settings({"adapters": "a=/b, c=/d"}).opening().adapters == (("a", "/b"), ("c", "/d"))
@@ -72,9 +72,9 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
 
 def test_memory_may_be_told_in_words(tmp_path, monkeypatch):
     file = tmp_path / "server.yaml"
-    file.write_text("kv_memory: 2 GiB\nprefix_cache: false\npicture_cache: 0\n")
+    file.write_text("kv_memory: 2 GiB\nprefix_cache: false\npicture_cache: 0\npicture_cache_host: 1GB\n")
     assert read_settings({}, file).picture_cache == 0 and read_settings({"picture_cache": "1kb"}).picture_cache == 1000
-    assert read_settings({}, file).opening() == Opening(kv_memory=2**31, prefix_cache=False)
+    assert read_settings({}, file).opening() == Opening(kv_memory=2**31, prefix_cache=False, picture_cache_host=10**9)
     monkeypatch.setenv("GAPLESS_KV_MEMORY", "1.5GB")
     assert read_settings({}, file).kv_memory == 1_500_000_000
 

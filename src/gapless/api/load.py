@@ -66,6 +66,7 @@ def load(
     kv_memory: int | str | None = None,
     prefix_cache: bool = True,
     picture_cache: int | str = PICTURE_CACHE,
+    picture_cache_host: int | str = 0,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -82,7 +83,8 @@ def load(
     for `VLM.load_adapter`. `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64).
     `kv_memory`: instead of `pages`, bytes of the KV cache, as a number or like "8GB". `prefix_cache`: what was computed
     of pictures, prompts and answers is kept in it for later calls that begin alike, until running ones want the room.
-    `picture_cache`: bytes of decoded pictures that are kept in the caller's process likewise (0: none).
+    `picture_cache`: bytes of decoded pictures that are kept in the caller's process likewise (0: none);
+    `picture_cache_host`: of host memory for what vision made of those whose KV cache is gone, page-locked for a GPU.
     `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
     4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
@@ -97,6 +99,7 @@ def load(
         max_context=max_context,
         kv_memory=None if kv_memory is None else _bytes("kv_memory", kv_memory),
         prefix_cache=prefix_cache,
+        picture_cache_host=_bytes("picture_cache_host", picture_cache_host, 0),
     )
     kept = _bytes("picture_cache", picture_cache, 0)
     return open_model(opening, image_limits, process=process, progress=progress, picture_cache=kept)

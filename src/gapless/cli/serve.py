@@ -101,6 +101,15 @@ Graphs = Annotated[
     Switch | None,
     typer.Option("--graphs", rich_help_panel=RUN, help="off: a GPU's steps without CUDA graphs, for debugging."),
 ]
+PictureCacheHost = Annotated[
+    str | None,
+    typer.Option(
+        "--picture-cache-host",
+        metavar="SIZE",
+        rich_help_panel=RUN,
+        help="Host memory for what vision made of pictures, like 8GB, for those whose pages are gone. Not given: none.",
+    ),
+]
 Process = Annotated[
     Switch | None,
     typer.Option("--process", rich_help_panel=RUN, help="off: the engine in a thread of the server. Not given: on."),
@@ -174,6 +183,7 @@ def serve(
     kv_memory: KvMemory = None,
     max_context: MaxContext = None,
     prefix_cache: PrefixCache = None,
+    picture_cache_host: PictureCacheHost = None,
     process: Process = None,
     adapter: Adapter = None,
     max_adapters: MaxAdapters = None,
@@ -190,9 +200,6 @@ def serve(
         "port": port,
         "api_keys_file": api_keys_file,
         "cors_origins": cors_origins,
-        "max_requests": max_requests,
-        "rate_limit": rate_limit,
-        "rate_burst": rate_burst,
         "max_body_bytes": max_body_bytes,
         "picture_cache": picture_cache,
         "request_timeout": request_timeout,
@@ -203,11 +210,13 @@ def serve(
         "max_rows": max_rows,
         "pages": pages,
         "kv_memory": kv_memory,
+        "picture_cache_host": picture_cache_host,
         "max_context": max_context,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,
         "max_adapter_rank": max_adapter_rank,
     }
+    flags |= {"max_requests": max_requests, "rate_limit": rate_limit, "rate_burst": rate_burst}
     switches = {"graphs": graphs, "prefix_cache": prefix_cache, "process": process}
     flags |= {name: switch is Switch.ON for name, switch in switches.items() if switch is not None}
     return _run(_settings({name: value for name, value in flags.items() if value is not None}, config))

@@ -102,6 +102,8 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         page_size=limits.page_size,
         rows=limits.rows - 1,
         adapters=adapters,
+        host=limits.host_pictures * limits.picture_bytes,
+        host_pictures=limits.host_pictures,
     )
     return Parts(limits, layout, program, slots, lanes, arena, prompts, kept, graphs, plan)
 

@@ -32,7 +32,8 @@ class GpuPlan:
 
     `held`: weights and whatever else was there before; `reserve`: for steps, prompts, pictures and graphs; `cache`:
     `pages` pages; `adapters`: all their slots; `graphs` were captured in `seconds` and took `graph_bytes` of the
-    reserve. `tiles`: where those of decode steps are from, "" if such steps have no kernels of their own.
+    reserve. `tiles`: where those of decode steps are from, "" if such steps have no kernels of their own. `host`: bytes
+    of the machine's own memory, for `host_pictures` pictures.
     """
 
     gpu: str
@@ -48,17 +49,20 @@ class GpuPlan:
     seconds: float = 0.0
     adapters: int = 0
     tiles: str = ""
+    host: int = 0
+    host_pictures: int = 0
 
     def __str__(self) -> str:
         captured = (
             f"{self.graphs} graphs in {self.seconds:.1f} s and {_gb(self.graph_bytes)}" if self.graphs else "no graphs"
         )
         slots = f"adapters {_gb(self.adapters)}, " if self.adapters else ""
+        host = f"; {_gb(self.host)} of host memory for {self.host_pictures} pictures" if self.host else ""
         tiles = f"; tiles {self.tiles}" if self.tiles else ""
         return (
             f"{self.gpu}, {_gb(self.total)}: weights and others {_gb(self.held)}, {slots}KV cache {_gb(self.cache)} "
             f"({self.pages} pages of {self.page_size} tokens, {self.rows} rows), reserve {_gb(self.reserve)}; "
-            f"{captured}{tiles}"
+            f"{captured}{tiles}{host}"
         )
 
 

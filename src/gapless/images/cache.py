@@ -5,7 +5,8 @@ seen is not decoded, and pixels that were seen are not cut: the SHA-256 of a fil
 pixels (`images.picture.digest`), and that one to the crops. Files that hold equal pixels are one picture; pixels that
 differ never are. A cache belongs to one model's crop settings and one set of limits, so both are part of no key.
 Invariants: crops that are kept take at most `capacity` bytes, and nobody writes to them; the picture that was asked for
-the longest ago goes first, and its files with it. For any thread; nothing is decoded, cut or hashed under the lock.
+the longest ago goes first, and its files with it; of those who ask for the same at once one decodes or cuts it, unless
+nothing is kept. For any thread; nothing is decoded, cut or hashed under the lock.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gapless.config import ImageLimits
 from gapless.images.crops import CropSpec
-from gapless.images.decode import PictureSource, encoded, load_picture
+from gapless.images.decode import RGB, PictureSource, encoded, load_picture
+from gapless.images.once import Once
 from gapless.images.picture import digest, from_pixels
 from gapless.locks import Lock
 from gapless.records import Picture
@@ -57,6 +60,7 @@ class PictureCache:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # by digest of pixels, asked for the longest ago first
         self._pixels: dict[bytes, str] = {}  # by digest of a file
         self._counts = PictureCounts()
+        self._once: Once[Picture] = Once()  # by digest of a file, or of pixels
 
     @property
     def counts(self) -> PictureCounts:
@@ -68,16 +72,27 @@ class PictureCache:
         self._note(asked=1)
         data = encoded(source, self.limits)
         file = b"" if data is None or not self.capacity else hashlib.sha256(data).digest()
-        if file and (known := self._of_file(file)) is not None:
-            return known
-        rgb = load_picture(source if data is None else data, self.limits)
+        if data is None or not file:
+            return self._decode(source if data is None else data, file)
+        return self._of_file(file) or self._once.get(file, partial(self._known_or_decoded, data, file))
+
+    def _known_or_decoded(self, data: bytes, file: bytes) -> Picture:
+        return self._of_file(file) or self._decode(data, file)  # it may have come meanwhile
+
+    def _decode(self, source: PictureSource, file: bytes) -> Picture:
+        rgb = load_picture(source, self.limits)
         pixels = digest(rgb, self.spec)
-        known = self._find(pixels, file)
-        if known is not None:
-            self._note(decoded=1)
-            return known
+        self._note(decoded=1)
+        if not self.capacity:
+            return self._cut(rgb, pixels, file)
+        return self._find(pixels, file) or self._once.get(pixels, partial(self._known_or_cut, rgb, pixels, file))
+
+    def _known_or_cut(self, rgb: RGB, pixels: str, file: bytes) -> Picture:
+        return self._find(pixels, file) or self._cut(rgb, pixels, file)
+
+    def _cut(self, rgb: RGB, pixels: str, file: bytes) -> Picture:
         picture = from_pixels(rgb, self.spec, pixels, self.device_cuts)
-        self._note(decoded=1, cut=0 if picture.uncut else 1)
+        self._note(cut=0 if picture.uncut else 1)
         self._keep(picture, file)
         return picture
 

@@ -150,6 +150,8 @@ class Sheet:
             ("kv_pages", held.pages, "Pages of the KV cache."),
             ("kv_pages_used", held.pages_used, "Pages of the KV cache that are used."),
             ("kv_pages_cached", held.pages_cached, "Free pages that hold what later requests may begin with."),
+            ("pictures_on_host", held.host_pictures, "Pictures whose vision is kept in host memory."),
+            ("pictures_on_host_bytes", held.host_bytes, "What they take."),
             ("steps_in_flight", held.steps_in_flight, "Steps in flight."),
             ("adapters_resident", held.adapters, "Adapters on the device."),
         ):
@@ -194,6 +196,8 @@ class Sheet:
             ("prefix_cache_queries", counted.prompt_tokens, "Tokens that were looked up in the prefix cache."),
             ("prefix_cache_hits", counted.cached_tokens, "Of these, those that were there already."),
             ("prefix_evictions", counted.prefix_evictions, "Entries of the prefix cache that made room."),
+            ("host_picture_hits", counted.host_hits, "Pictures brought from host memory instead of being encoded."),
+            ("host_picture_evictions", counted.host_evictions, "Pictures in host memory that made room for others."),
             ("prefix_copies", counted.prefix_copies, "Partly filled pages of picture blocks that were copied."),
         ):
             counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])

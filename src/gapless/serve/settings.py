@@ -68,6 +68,8 @@ class ServerSettings(BaseSettings):
     kv_memory: int | None = None
     """Bytes; also a text like 8GB, see `config.bytes_of`."""
     prefix_cache: bool = True
+    picture_cache_host: int = 0
+    """Bytes, as `kv_memory`; 0: none."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020
@@ -120,7 +122,7 @@ class ServerSettings(BaseSettings):
     def _bytes(cls, value: Any) -> Any:
         return None if value is None else bytes_of(value)
 
-    @field_validator("picture_cache", mode="before")
+    @field_validator("picture_cache", "picture_cache_host", mode="before")
     @classmethod
     def _bytes_or_none(cls, value: Any) -> Any:
         return bytes_of(value, 0)
