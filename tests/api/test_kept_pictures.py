@@ -14,6 +14,7 @@ from tests.api.engine_room import until
 
 import gapless
 from gapless import AsyncVLM
+from gapless.errors import NotEnoughMemory
 from gapless.models.moondream.model import Moondream
 
 PLAIN = {"temperature": 0, "max_tokens": 4}
@@ -120,6 +121,42 @@ def test_handles_of_tasks_pin_too_and_outlive_their_engine(micro_folder):
     assert handle.pin.runner() is None, "a handle keeps no engine"
     assert handle.picture.width == 130
     del handle
+
+
+def crowd_out(vlm, count=4):
+    """Questions that want all pages there are."""
+    for seed in range(10, 10 + count):
+        vlm.query(noise(seed), "What is it that is to be seen there?", settings={"temperature": 0, "max_tokens": 60})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_picture_whose_pages_are_gone_comes_back_from_the_host_bit_for_bit(micro_folder, monkeypatch, dtype):
+    """Also in a second context: the skipped decoding, since its pixels are kept, and the skipped vision."""
+    towers, encode = [], Moondream.encode_picture
+    monkeypatch.setattr(Moondream, "encode_picture", lambda self, *args: towers.append(1) or encode(self, *args))
+    said = {}
+    for room in (0, 2**20):
+        towers.clear()
+        with gapless.load(micro_folder, pages=14, max_rows=1, dtype=dtype, picture_cache_host=room) as vlm:
+            first = told(vlm.query(file_of(1), "Why?", settings=PLAIN))
+            crowd_out(vlm)
+            again = vlm.query(file_of(1), "Why?", settings=PLAIN)
+            stats = vlm.stats()
+            assert again["metrics"]["cached_tokens"] == 0 < stats["prefix_evictions"], "its pages are gone"
+            assert len(towers) == (6 if room == 0 else 5) and stats["host_hits"] == (room > 0)
+            assert (stats["pictures_asked"], stats["pictures_decoded"], stats["host_evictions"]) == (6, 5, 0)
+            said[room] = (first, told(again))
+            standing, model = vlm.desk.runner._engine.standing(), vlm.desk.runner._engine.picture_bytes
+            assert (standing.host_pictures, standing.host_bytes) == ((5, 5 * model) if room else (0, 0))
+    assert said[0] == said[2**20] and said[0][0] == said[0][1]
+
+
+def test_host_memory_holds_a_picture_at_least_and_not_all_there_is(micro_folder):
+    with pytest.raises(NotEnoughMemory, match=r"picture_cache_host is .* but one picture takes") as raised:
+        gapless.load(micro_folder, picture_cache_host=100)
+    assert raised.value.param == "picture_cache_host"
+    with pytest.raises(NotEnoughMemory, match=r"1125899\.91 GB, but of .* it may take at most .* lower it"):
+        gapless.load(micro_folder, picture_cache_host=2**50)
 
 
 def test_without_room_for_pictures_each_is_prepared_anew(micro_folder):

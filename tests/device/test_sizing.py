@@ -150,6 +150,30 @@ def test_pages_that_were_asked_for_are_given_or_refused():
         gpu_pages(limits, config, 2**30, 4 * GIB, GIB)
 
 
+def test_host_memory_for_pictures_is_bounded_and_on_a_cpu_it_is_not_the_caches():
+    one = Sizes().picture_bytes
+    config = EngineConfig(max_rows=1000, page_size=16, picture_cache_host=10 * one + one - 1)
+    plain = replace(config, picture_cache_host=0)
+    for memory in (GIB, 2 * GIB):
+        shared = device_limits(Sizes(), config, memory)
+        assert (shared.host_pictures, shared.picture_bytes) == (10, one)
+        assert shared.pages == device_limits(Sizes(), plain, memory - 10 * one).pages
+        apart = device_limits(Sizes(), config, memory, 8 * GIB)
+        assert apart.host_pictures == 10 and apart.pages == device_limits(Sizes(), plain, memory).pages
+    for host, allowed in ((7 * GIB, True), (7 * GIB + 1, False)):
+        asked = replace(config, picture_cache_host=host)
+        if allowed:
+            assert device_limits(Sizes(), asked, 64 * GIB, 8 * GIB).host_pictures == host // one
+        else:
+            with pytest.raises(NotEnoughMemory, match=r"of 8\.59 GB of memory in all it may take at most 7\.52 GB"):
+                device_limits(Sizes(), asked, 64 * GIB, 8 * GIB)
+    assert device_limits(Sizes(), replace(config, picture_cache_host=one), GIB).host_pictures == 1
+    with pytest.raises(
+        NotEnoughMemory, match=r"is 2\.9 MB, but one picture takes 3\.0 MB; give as much, or 0 for none"
+    ):
+        device_limits(Sizes(), replace(config, picture_cache_host=one - 1), GIB)
+
+
 def test_the_plan_reads_as_a_sentence():
     plan = GpuPlan("H200", 150 * 10**9, 4 * 10**9, 3 * 10**9, 24 * 10**9, 7809, 16, 64, 90, 10**9, 2.5)
     assert str(plan) == (
@@ -161,6 +185,8 @@ def test_the_plan_reads_as_a_sentence():
 def test_the_plan_tells_what_adapters_take():
     plan = GpuPlan("H200", 150 * 10**9, 4 * 10**9, 3 * 10**9, 24 * 10**9, 7809, 16, 64, adapters=1_415_577_600)
     assert "weights and others 4.00 GB, adapters 1.42 GB, KV cache 24.00 GB" in str(plan)
+    kept = replace(plan, host=8 * 10**9, host_pictures=2679)
+    assert str(kept) == f"{plan}; 8.00 GB of host memory for 2679 pictures"
 
 
 def test_buckets_and_widths():

@@ -30,7 +30,7 @@ class FullSize:
 
     config, dtype = random_config("moondream-2"), torch.bfloat16
     max_context, prefix, vocab = config.text.max_context, 730, config.text.vocab_size
-    page_bytes = Moondream.page_bytes
+    page_bytes, picture_bytes = Moondream.page_bytes, Moondream.picture_bytes
 
 
 def pages(model: Model, rows: int) -> int:

@@ -37,6 +37,20 @@ def test_the_table_is_the_codes_own() -> None:
     assert told == [line(name, footprint(config, 2)) for name, config in MODELS.items()]
 
 
+def test_what_a_picture_takes_on_the_gpu_and_on_the_host() -> None:
+    page = " ".join((Path(__file__).resolve().parents[2] / "docs" / "cache.md").read_text().split())
+    config = MODELS["Moondream 2"]
+    took, picture = footprint(config, 2), (config.text.prefix_attn - 1) * config.text.dim * 2
+    assert f"{took.prefix * took.token / 1e6:.0f} MB for Moondream 2 in bfloat16. What vision makes of it takes" in page
+    assert f"takes {picture / 1e6:.0f} MB" in page
+    assert f"8 GB hold {8 * 10**9 // picture} pictures of Moondream 2 or 3 in bfloat16" in page
+    three = MODELS["Moondream 3"].text
+    assert (three.prefix_attn, three.dim) == (config.text.prefix_attn, config.text.dim)
+    glint = load_model("glint", "cpu").model
+    size = (glint.prefix - 1) * MODELS["glint"].text.dim * glint.dtype.itemsize
+    assert glint.picture_bytes == size
+
+
 def test_what_is_told_is_what_is_taken() -> None:
     """The arithmetic against a model that was loaded, the ledger's sizes, and what an inspection adds up."""
     model = load_model("glint", "cpu").model
