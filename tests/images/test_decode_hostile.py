@@ -272,7 +272,10 @@ def test_strided_arrays_work():
     assert np.array_equal(load_picture(np.asfortranarray(rgb), LIMITS), rgb)
 
 
-@pytest.mark.parametrize("source", [None, 3, 2.5, [[1, 2]], {"image": 1}, object()], ids=repr)
+NO_PICTURES = [None, 3, 2.5, [[1, 2]], {"image": 1}, object()]
+
+
+@pytest.mark.parametrize("source", NO_PICTURES, ids=lambda source: type(source).__name__)
 def test_things_that_are_no_pictures(source):
     assert type(source).__name__ in refusal(source)
 
