@@ -47,6 +47,7 @@ CHILD = """
 """
 
 
+@pytest.mark.slow  # the same and more with locks held
 def test_a_forked_child_is_told_and_its_parent_goes_on(endless_folder):
     """Threads do not survive a fork: without a word, whoever asks in the child would wait for ever."""
     done = run(

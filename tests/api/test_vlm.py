@@ -146,7 +146,7 @@ def test_the_accounting_says_where_the_time_went(vlm, pictures):
 
 
 def test_many_pictures_come_back_in_order_and_were_in_flight_together(micro_folder):
-    images = [noise(i) for i in range(30)]
+    images = [noise(i) for i in range(16)]
     with gapless.load(micro_folder, max_rows=4) as vlm:
         settings = WARM | {"seed": 3}
         results = vlm.caption(images, settings=settings)

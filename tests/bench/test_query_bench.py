@@ -38,7 +38,8 @@ from gapless.observe.counters import Counters
 from gapless.weights.folder import TOKENIZER
 from gapless.weights.hub import ASSETS
 
-SMALL = Options(concurrency=(1, 3), lengths={"short": (3, 3), "long": (12, 16)}, rounds=1, waves=2, seconds=600)
+FEWEST = {"short": 6, "long": 4}
+SMALL = Options((1, 3), lengths={"short": (3, 3), "long": (12, 16)}, rounds=1, fewest=FEWEST, waves=2, seconds=600)
 
 
 @pytest.fixture(scope="module")

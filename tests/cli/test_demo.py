@@ -11,7 +11,8 @@ from PIL import Image
 
 from gapless.bench import samples
 from gapless.bench.mix import picture_path
-from gapless.cli.demo import _spelled
+from gapless.bench.samples import read_samples
+from gapless.cli.demo import _answer_all, _spelled
 from gapless.cli.main import main
 
 BOX = {"x_min": 0.69, "y_min": 0.23, "x_max": 0.85, "y_max": 0.38}
@@ -96,6 +97,15 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_asked(
     assert "cannot write" in capsys.readouterr().err  # and not: no such model
 
 
+def test_the_bundled_model_is_mostly_right_about_the_bundled_pictures(tmp_path: Path) -> None:
+    (first, *_) = {question.picture: None for question in read_samples()}
+    answers = _answer_all(
+        [question for question in read_samples() if question.picture == first], "glint", "cpu", tmp_path
+    )
+    assert len(answers) > 6 and sum(answer.right for answer in answers) >= 0.7 * len(answers)
+
+
+@pytest.mark.slow
 def test_the_real_demo_is_mostly_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -37,6 +37,12 @@ SLOW = {
     *(example.line for examples in EXAMPLES.values() for example in examples if "glint/moon" in example.line),
 }
 """Run by their own tests, alike to one that is run, or in need of a GPU."""
+LATER = {
+    "gapless bench mix",
+    "gapless bench vision --crops 2 --json",
+    "gapless trace trace.json --png bubble.png -- bench mix",
+}
+"""The longest. Their commands are quickly run by tests of their own, and one of them by the docs'."""
 EACH = sorted({example.line for examples in EXAMPLES.values() for example in examples} - SLOW)
 
 
@@ -65,7 +71,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.usefixtures("bundled")
-@pytest.mark.parametrize("line", EACH)
+@pytest.mark.parametrize("line", [pytest.param(n, marks=pytest.mark.slow if n in LATER else ()) for n in EACH])
 def test_examples_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

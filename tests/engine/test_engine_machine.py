@@ -7,6 +7,7 @@ come at every possible time. `EngineMachine` runs the loop on the simulated devi
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,7 +30,8 @@ from gapless.records import Arrival, DeviceLimits, Flags, RowRecord, Token
 
 SPEC = HashSpec(prefix=5, max_context=64)
 TABLE = table_of(SPEC)
-MACHINE = settings(max_examples=50, stateful_step_count=60, derandomize=True, deadline=None)
+MACHINE = settings(max_examples=30, stateful_step_count=60, derandomize=True, deadline=None)
+LONG = settings(MACHINE, max_examples=200)
 
 requests = st.tuples(
     st.sampled_from(PROGRAMS),
@@ -235,3 +237,13 @@ TestPlanner = PlannerMachine.TestCase
 TestEngine = EngineMachine.TestCase
 TestPlanner.settings = MACHINE
 TestEngine.settings = MACHINE
+
+
+@pytest.mark.slow
+class TestPlannerAtLength(PlannerMachine.TestCase):
+    settings = LONG
+
+
+@pytest.mark.slow
+class TestEngineAtLength(EngineMachine.TestCase):
+    settings = LONG

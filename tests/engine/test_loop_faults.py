@@ -91,8 +91,17 @@ def _chain_holds(error, cause):
     return False
 
 
-@pytest.mark.parametrize("error", [StepFailed("an injected fault"), RuntimeError("a bug in a kernel")])
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("depth", "error"),
+    [
+        (1, StepFailed("an injected fault")),
+        (2, RuntimeError("a bug in a kernel")),
+        (3, StepFailed("an injected fault")),
+        pytest.param(1, RuntimeError("a bug in a kernel"), marks=pytest.mark.slow),
+        pytest.param(2, StepFailed("an injected fault"), marks=pytest.mark.slow),
+        pytest.param(3, RuntimeError("a bug in a kernel"), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("call", ["launch", "device", "wait"])
 def test_a_failed_step_fails_its_riders_and_nobody_else(call, depth, error):
     some = 0

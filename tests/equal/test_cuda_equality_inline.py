@@ -14,7 +14,7 @@ AMPLE, TINY = 400, 27
 
 
 @pytest.mark.parametrize("pages", [AMPLE, TINY])
-@pytest.mark.parametrize("host", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("host", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_padded_batches_and_static_buffers_are_exact(depth, host, pages):
     entries = mix_of_requests(depth, 18, host=host, spread=12)

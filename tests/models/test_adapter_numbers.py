@@ -38,8 +38,14 @@ def golden(folder):
     return loaded, bank
 
 
-@pytest.mark.parametrize("picture", PICTURES)
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize(
+    ("folder", "picture"),
+    [
+        pytest.param(folder, picture, marks=pytest.mark.slow if (i + j) % 2 else ())
+        for i, folder in enumerate(FOLDERS)
+        for j, picture in enumerate(PICTURES)
+    ],
+)
 @torch.inference_mode()
 def test_prefill_logits_with_the_golden_adapter(folder, picture):
     loaded, bank = golden(folder)

@@ -25,7 +25,10 @@ GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 FOLDERS = ("moondream2-2025-06-21-a", "moondream2-2025-06-21-b")
 THIRD = ("moondream3-a", "moondream3-b")
 PICTURES = ("small_100x80", "square_378", "photo_640x480", "tall_700x1600")
+QUICK = [(FOLDERS[i % 2], p) for i, p in enumerate(PICTURES)] + list(zip(THIRD, PICTURES[1:3], strict=True))
+"""Each folder and each picture of a generation, but not each with each."""
 EVERY = [(f, p) for f in FOLDERS for p in PICTURES] + [(f, p) for f in THIRD for p in PICTURES[1:3]]
+EVERY = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
 TILES = {"small_100x80": (1, 1), "square_378": (1, 1), "photo_640x480": (2, 4), "tall_700x1600": (4, 2)}
 TOLERANCE = 5e-6
 PREFIX = 730

@@ -14,7 +14,7 @@ from recipes.glint.exam import set_paper
 from recipes.glint.streams import ASSETS, Vocabulary
 from rich.console import Console
 
-SCENES = 2
+SCENES = 1
 
 
 @pytest.fixture(scope="module")
