@@ -25,6 +25,7 @@ def test_a_script_that_just_ends(endless_folder):
     assert done.stdout == "150\n"
 
 
+@pytest.mark.slow  # as by Ctrl-C, which is an exception too
 def test_a_script_killed_by_its_own_exception(endless_folder):
     done = run(
         BEGIN

@@ -114,7 +114,7 @@ def test_a_failed_step_fails_its_riders_and_nobody_else(call, depth, error):
     assert some >= 7
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
 @pytest.mark.parametrize("call", ["launch", "device", "wait", "finalize", "park"])
 def test_a_failed_call_with_host_masks_fails_its_riders_and_nobody_else(call, depth):
     some = 0

@@ -29,8 +29,9 @@ def most(request, monkeypatch):
 
 
 @pytest.mark.parametrize("pages", [AMPLE, TINY])
-@pytest.mark.parametrize("size", [4, 13])
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    ("depth", "size"), [(1, 13), (2, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 4), (2, 13)))]
+)
 def test_packs_are_exact(depth, size, pages, most):
     entries = mix_of_requests(depth, 18, host=0.2, spread=4)
     if pages == TINY:
