@@ -131,7 +131,7 @@ SEEDS = st.integers(0, 1 << 30)
 
 @pytest.mark.parametrize("kernels", SETS)
 @pytest.mark.parametrize("tau", TAUS)
-@settings(settled, max_examples=9)
+@settings(settled, max_examples=6)
 @given(st.data(), SEEDS, st.booleans())
 def test_numbers(tau: str, kernels: str, data: st.DataObject, seed: int, bare: bool) -> None:
     check_numbers(data.draw(configs(tau)), seed, bare, SETS[kernels])
@@ -217,7 +217,7 @@ def rows_of(naive: Naive, prompt: Prompt) -> list[Row]:
 
 
 @pytest.mark.parametrize("tau", TAUS)
-@settings(settled, max_examples=3)
+@settings(settled, max_examples=2)
 @given(st.data(), SEEDS, st.booleans())
 def test_answers(tau: str, data: st.DataObject, seed: int, bare: bool) -> None:
     check_answers(data.draw(configs(tau)), seed, bare)
