@@ -132,9 +132,10 @@ def cuda_stage(
     delays: tuple[float, float] = (0.0, 0.003),
     adapters: int = 0,
     rank: int = MAX_RANK,
+    host: int = 0,
 ) -> Iterator[Played]:
     """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks,
-    slots for so many `adapters` of ranks up to `rank`."""
+    slots for so many `adapters` of ranks up to `rank`, and `host` pictures in pinned memory."""
     config = EngineConfig(
         depth=depth,
         max_rows=rows,
@@ -143,6 +144,7 @@ def cuda_stage(
         lookahead=lookahead,
         adapters=adapters,
         adapter_rank=rank,
+        picture_cache_host=host * model.picture_bytes,
     )
     proof, clock, mailbox = Proof(), SimClock(), ThreadMailbox()
     with pytest.MonkeyPatch.context() as patch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.equal.test_prefix_cache import SIZE, SPEC, TINY, counted, happened, scene, turned
+from tests.equal.test_prefix_cache import HOST, SIZE, SPEC, TINY, counted, happened, scene, turned
 from tests.fakes.hash_model import HashModel
 from tests.fakes.hash_prompts import PackingHashModel
 from tests.fakes.micro import micro_config, micro_tensors
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gpu
 def test_conversations_in_few_pages_are_exact(depth, graphs, kind):
     """With prompts one by one and side by side."""
     entries, model = scene(1), kind(SPEC, device=torch.device("cuda"))
-    sizes = {"pages": TINY, "page_size": SIZE, "lookahead": 8, "adapters": 2}
+    sizes = {"pages": TINY, "page_size": SIZE, "lookahead": 8, "adapters": 2, "host": HOST}
     with cuda_stage(model, table_of(SPEC), depth, graphs=graphs, seed=depth, **sizes) as played:
         judge_all(played.play(entries), expected(SPEC, entries), entries)
         prove(played, depth, graphs, landed=graphs)
