@@ -1,7 +1,9 @@
 """The first token of a first question about a picture, of a second one, and of a further turn: how long each takes.
 
 In: a model's name or size, and a device. Out: a line of JSON with medians in milliseconds, from the picture's bytes on:
-`cold`: a picture nobody asked about; `warm`: another question about it; `turn`: the next turn behind the first answer.
+`cold`: a picture nobody asked about; `warm`: another question about it; `turn`: the next turn behind the first answer;
+`host`: a question about a picture whose pages others took since, but what vision made of it is in host memory; `gone`:
+the same without that.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ SAID = {"max_tokens": 8, "temperature": 0}
 ROWS = 1
 """Fewer graphs to capture, and nobody else is there."""
 WARMING = 2
+HOST = 2**27
+"""Bytes of host memory for pictures."""
 LEAST = 3
 """Rounds without which nothing is told."""
 
@@ -36,7 +40,7 @@ def random_vlm(size: str) -> VLM:
 
     loaded = random_model(size, "cuda", "bfloat16")
     table = build_table(Templates.of(loaded.config).rules())
-    config = EngineConfig(max_rows=ROWS)
+    config = EngineConfig(max_rows=ROWS, picture_cache_host=HOST)
     device = open_device(loaded.model, table, config)
     return assemble(loaded, device, table, config, ImageLimits(), getattr(device, "plan", None))
 
@@ -52,9 +56,23 @@ def first_token(vlm: VLM, picture: bytes, messages: list[dict]) -> tuple[float, 
     return prepared + answer["metrics"]["ttft_ms"], answer
 
 
+def come_back(vlm: VLM, seen: list[bytes], kept: bool) -> list[float]:
+    """Pictures that were asked about, the oldest first: each takes the pages of the ones that would come soon."""
+    ask = [{"role": "user", "content": "How many things are there?"}]
+    before, times = vlm.stats(), []
+    for picture in seen:
+        took, answer = first_token(vlm, picture, ask)
+        if answer["metrics"]["cached_tokens"] == 0:
+            times.append(took)
+    hits = vlm.stats()["host_hits"] - before["host_hits"]
+    assert times and hits == (len(times) if kept else 0), (times, hits)
+    return times
+
+
 def measure(vlm: VLM, side: int, rounds: int, until: float) -> dict:
     """Rounds as long as there is time, up to so many."""
-    times: dict[str, list[float]] = {"cold": [], "warm": [], "turn": []}
+    times: dict[str, list[float]] = {"cold": [], "warm": [], "turn": [], "host": [], "gone": []}
+    seen: list[bytes] = []
     for number, picture in enumerate(jpegs(0, rounds + WARMING, side)):
         if number >= WARMING + LEAST and perf_counter() > until:
             break
@@ -65,14 +83,27 @@ def measure(vlm: VLM, side: int, rounds: int, until: float) -> dict:
         turn, last = first_token(vlm, picture, further)
         for name, took in (("cold", cold), ("warm", warm), ("turn", turn)):
             times[name].append(took)
+        seen.append(picture)
+    times["host"] = come_back(vlm, seen, True)
+    forget(vlm)
+    times["gone"] = come_back(vlm, seen, False)
     spread = {name: sorted(took[WARMING:]) for name, took in times.items()}
     medians = {name: statistics.median(took) for name, took in spread.items()}
     told = {f"{name}_ms": round(took, 2) for name, took in medians.items()}
-    told |= {f"{name}_share": round(medians[name] / medians["cold"], 3) for name in ("warm", "turn")}
+    told |= {f"{name}_share": round(medians[name] / medians["cold"], 3) for name in ("warm", "turn", "host", "gone")}
     stats = vlm.stats()
     seen = {name: stats[name] for name in ("cached_share", "prefix_hits", "pictures_asked", "pictures_decoded")}
     told |= {"rounds": len(spread["cold"]), "least_ms": {name: round(took[0], 2) for name, took in spread.items()}}
     return told | {"last_turn": last["metrics"]} | seen
+
+
+def forget(vlm: VLM) -> None:
+    """From now on nothing is found in host memory."""
+    vlm.desk.runner._engine.features.lease = no_place
+
+
+def no_place(digest: str) -> None:
+    """A picture has no slot."""
 
 
 def main() -> None:
@@ -83,7 +114,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="after so long no further round begins")
     parser.add_argument("--out")
     asked, began = parser.parse_args(), perf_counter()
-    vlm = random_vlm(asked.model) if asked.device == "cuda" else gapless.load(asked.model, device=asked.device)
+    if asked.device == "cuda":
+        vlm = random_vlm(asked.model)
+    else:
+        vlm = gapless.load(asked.model, device=asked.device, max_rows=ROWS, picture_cache_host=HOST)
     with vlm:
         import torch
 
