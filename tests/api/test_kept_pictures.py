@@ -129,7 +129,7 @@ def crowd_out(vlm, count=4):
         vlm.query(noise(seed), "What is it that is to be seen there?", settings={"temperature": 0, "max_tokens": 60})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_picture_whose_pages_are_gone_comes_back_from_the_host_bit_for_bit(micro_folder, monkeypatch, dtype):
     """Also in a second context: the skipped decoding, since its pixels are kept, and the skipped vision."""
     towers, encode = [], Moondream.encode_picture
