@@ -131,3 +131,13 @@ def test_the_picture_of_a_pin_is_kept_behind_all_others_from_whenever_it_is_pinn
     assert [entry.key for entry in cache.entries()] == [("", "q")]
     with pytest.raises(InvariantBroken, match="has -1 pins"):
         cache.pin("p", -1)
+
+
+def test_a_page_in_which_a_pinned_picture_begins_is_kept_like_any_other(room):
+    """A pin is the block's at the front: here the picture is one further on."""
+    pool, cache, _ = room
+    cache.pin("p", 1)
+    end(pool, cache, *begin(pool, cache, SHOWN, []))
+    end(pool, cache, *begin(pool, cache, PLAIN, [1, "p", None, None, 3], TWO))
+    pool.give_back(cache.take(12 - 3))
+    assert [entry.key for entry in cache.entries() if entry.pages] == [SHOWN] and cache.cached == 3
