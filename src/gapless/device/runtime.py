@@ -211,7 +211,7 @@ class CudaRuntime:
         """See `Runtime`. Page-locked memory that nobody has any more is the system's again, where torch can do that."""
         streams.give_back(self._triple)
         for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):  # of older and of newer releases
-            if self.compute.device.type == "cuda" and hasattr(torch._C, name):
+            if torch.cuda.is_initialized() and hasattr(torch._C, name):  # type: ignore[no-untyped-call]
                 getattr(torch._C, name)()
 
     def _own(self, event: Event) -> torch.cuda.Event:
