@@ -168,6 +168,17 @@ def test_a_slot_that_nobody_holds_cannot_be_left():
         ledger.leave([one], well=True)
 
 
+def test_a_slot_that_another_step_reads_is_not_free_when_one_fails():
+    ledger = FeatureLedger(1, Counters())
+    ledger.leave([ledger.lease("a")], well=True)
+    failing, reading = ledger.lease("a"), ledger.lease("a")
+    assert failing is reading and failing.there
+    ledger.leave([failing], well=False)
+    assert ledger.held == 0 and ledger.leased() == [0] and ledger.lease("a") is ledger.lease("b") is None
+    ledger.leave([reading], well=True)
+    assert ledger.leased() == [] and ledger.lease("a").there is False
+
+
 class FeatureMachine(RuleBasedStateMachine):
     """Beside a plain list of pictures by when they were asked for, each with who holds it."""
 

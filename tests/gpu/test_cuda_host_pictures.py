@@ -30,15 +30,15 @@ pytestmark = pytest.mark.gpu
 KINDS, ROUNDS, WARM = 250, 40, 8
 """Unlike requests, how often each comes, and rounds after which nothing new is asked of the driver."""
 COUNTERS = ("segment.all.allocated", "segment.all.freed", "num_alloc_retries")
-FLAT = {"rows": 24, "pages": 60, "page_size": 4, "lookahead": 8, "adapters": 2, "host": 3}
+FLAT = {"rows": 32, "pages": 75, "page_size": 4, "lookahead": 1, "adapters": 2, "host": 3}
 
 
 def kinds(seed: int) -> list[Entry]:
     """Short requests of all skills with and without pictures, further pictures, adapters and host-built masks."""
     rng, entries = random.Random(seed), []
-    for entry in mix_of_requests(seed, KINDS, host=0.05, cancels=0.08, spread=60, inset=SPEC.prefix - 1):
-        sampling = replace(entry.request.sampling, max_tokens=rng.choice([1, 2, 3, 20]), max_objects=3)
-        adapter = rng.choice([None, None, *HASHED[:3]])
+    for entry in mix_of_requests(seed, KINDS, host=0.03, cancels=0.06, spread=20, inset=SPEC.prefix - 1):
+        sampling = replace(entry.request.sampling, max_tokens=rng.choice([1, 2, 3, 9]), max_objects=3)
+        adapter = rng.choice([None] * 7 + HASHED[:3])
         entries.append(replace(entry, request=replace(entry.request, sampling=sampling, adapter=adapter)))
     return entries
 

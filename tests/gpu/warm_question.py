@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 from time import perf_counter
 
@@ -122,6 +123,8 @@ def main() -> None:
         import torch
 
         report = {"model": asked.model, **facts_of(torch.device(asked.device))}
+        words = " ".join(sys.argv[1:])
+        report["command"] = f"python tests/gpu/warm_question.py {words}"
         report["start_s"] = round(perf_counter() - began, 1)
         report |= measure(vlm, vlm.desk._crops.crop_size, asked.rounds, began + asked.seconds)
     line = json.dumps(report, default=str)
