@@ -179,6 +179,18 @@ def test_a_slot_that_another_step_reads_is_not_free_when_one_fails():
     assert ledger.leased() == [] and ledger.lease("a").there is False
 
 
+def test_two_steps_that_fail_with_one_picture_leave_the_next_one_alone():
+    ledger = FeatureLedger(2, Counters())
+    ledger.leave([ledger.lease("a")], well=True)
+    both = [ledger.lease("a"), ledger.lease("a")]
+    ledger.leave(both[:1], well=False)
+    anew = ledger.lease("a")
+    assert anew is not both[0] and not anew.there and anew.slot != both[0].slot
+    ledger.leave(both[1:], well=False)
+    ledger.leave([anew], well=True)
+    assert ledger.lease("a") is anew and ledger.held == 1 and ledger.lease("b").slot == both[0].slot
+
+
 class FeatureMachine(RuleBasedStateMachine):
     """Beside a plain list of pictures by when they were asked for, each with who holds it."""
 
