@@ -7,7 +7,11 @@ from tests.api.scripts import BEGIN, run
 def test_a_script_that_just_ends(endless_folder):
     """With a stream half read and a daemon thread's call running: the one is cancelled, the other gets its answer."""
     done = run(
-        BEGIN
+        """
+    import atexit
+    atexit.register(lambda: asking.join(40))  # called after the engine's own: else Python may be gone before it prints
+"""
+        + BEGIN
         + """
     stream = vlm.caption(image, stream=True, settings=long)["caption"]
     next(stream)
@@ -15,7 +19,8 @@ def test_a_script_that_just_ends(endless_folder):
     def ask():
         print(vlm.caption(image, settings={"max_tokens": 150})["metrics"]["output_tokens"], flush=True)
 
-    threading.Thread(target=ask, daemon=True).start()
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
     while vlm.stats()["prefill_steps"] < 2:  # the stream's was one
         time.sleep(0.001)
     """,
