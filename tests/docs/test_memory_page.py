@@ -44,6 +44,7 @@ def test_what_a_picture_takes_on_the_gpu_and_on_the_host() -> None:
     assert f"{took.prefix * took.token / 1e6:.0f} MB for Moondream 2 in bfloat16. What vision makes of it takes" in page
     assert f"takes {picture / 1e6:.0f} MB" in page
     assert f"8 GB hold {8 * 10**9 // picture} pictures of Moondream 2 or 3 in bfloat16" in page
+    assert f"{picture / 1e6:.1f} MB each for Moondream 2 and 3 in bfloat16" in " ".join(PAGE.split())
     three = MODELS["Moondream 3"].text
     assert (three.prefix_attn, three.dim) == (config.text.prefix_attn, config.text.dim)
     glint = load_model("glint", "cpu").model
