@@ -3,8 +3,10 @@ each picture vision is computed once a step, and no launch waits for a copy."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests.device.rig import SPEC, TABLE, Rig, Seq, expected, host_device, picture
@@ -15,6 +17,7 @@ from tests.fakes.inline_runtime import InlineEvent, InlineRuntime
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.device import program
 from gapless.device.cuda import CudaDevice
+from gapless.device.pinned import Arena
 from gapless.errors import NotEnoughMemory
 from gapless.observe.recording import record
 from gapless.records import HostPlace, Step, StepKind
@@ -123,6 +126,34 @@ def test_a_launch_waits_for_no_copy_and_steps_in_flight_may_read_one_slot(monkey
         assert seqs[0].tokens == expected(seqs[0])[:1]
     assert model.encoded == 1
     device.close()
+
+
+def test_what_is_being_copied_away_lives_until_it_has_landed():
+    class Watching(InlineRuntime):
+        def copy_out(self, source, *more):
+            sources.append(weakref.ref(source))
+            super().copy_out(source, *more)
+
+    sources = []
+    device = cuda_device(Counted(SPEC), runtime=Watching())
+    rig = Rig(device)
+    for number in range(2):
+        seqs = [rig.seq(ids=(9, number), picture=picture(number))]
+        step = rig.launch(step_of(rig, seqs, [HostPlace(number, False)]), seqs)
+        assert all(source() is not None for source in sources[-2:]), "embeddings and lines are on their way"
+        rig.settle(step, seqs)
+    assert sources[0]() is None, "and no longer than until their slot is used again"
+    device.close()
+
+
+def test_what_is_brought_lies_beside_what_was_sent_before_it():
+    runtime = InlineRuntime()
+    arena, kept = Arena(runtime, 4096), [runtime.pinned((6, 8), torch.bfloat16).normal_() for _ in range(3)]
+    sent = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)
+    found = [arena.bring(kept[0], runtime.event()), arena.send(sent, runtime.event())]
+    found += [arena.bring(one, runtime.event()) for one in kept[1:]]
+    assert np.array_equal(found.pop(1).numpy(), sent)
+    assert all(torch.equal(one, right) and one.dtype is right.dtype for one, right in zip(found, kept, strict=True))
 
 
 def test_an_arena_of_one_picture_passes_many():

@@ -75,6 +75,7 @@ class InlineRuntime:
         landed: InlineEvent,
         began: InlineEvent | None = None,
     ) -> None:
+        assert after.at, "a copy waits for a mark that the compute stream is never given"
         self.copies += 1
         self._time(began, landed)
         taken = source.clone()
