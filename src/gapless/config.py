@@ -41,6 +41,9 @@ class EngineConfig:
     only requests that run at the same time share, and only their picture's block."""
     picture_cache_host: int = 0
     """Bytes of host memory for what vision made of pictures; page-locked where the device copies by itself."""
+    max_step_ms: float | None = None
+    """How long a prefill step may take while others decode: prompts and pictures that take longer are cut. None: they
+    go whole."""
 
 
 @dataclass(frozen=True, slots=True)

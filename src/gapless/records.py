@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from gapless.columns import Flags, Ints, Mask, Records, RowRecord, RowRef, Rows, Token
+from gapless.prompt import Crops, Inset, Look, Picture, Prompt
 
 __all__ = [
     "MAX_TOP_LOGPROBS",
@@ -33,6 +31,7 @@ __all__ = [
     "Inset",
     "Ints",
     "Lane",
+    "Look",
     "Mask",
     "Metrics",
     "PageGrant",
@@ -53,8 +52,6 @@ __all__ = [
     "ValueHead",
 ]
 
-Crops = npt.NDArray[np.uint8]
-
 MAX_TOP_LOGPROBS = 20
 POISON = -1
 """What unread landing buffers and handed-over token cells hold in tests and rehearsals; never a legal value."""
@@ -73,62 +70,6 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture ready for the vision tower.
-
-    `crops`: uint8 [n, side, side, 3], crop 0 is the whole picture, then local crops row by row; or the upright pixels
-    uint8 [height, width, 3], which the device cuts itself, to the same bytes. `tiling` (rows, cols); `digest`: SHA-256
-    (hex) of the upright RGB pixels, their shape and the crop settings: equal digest, equal crops.
-    """
-
-    digest: str
-    crops: Crops
-    tiling: tuple[int, int]
-    width: int
-    height: int
-
-    @property
-    def uncut(self) -> bool:
-        """Whether the device is to cut it."""
-        return self.crops.ndim == 3
-
-
-@dataclass(frozen=True, slots=True)
-class Inset:
-    """A further picture inside a prompt: its `prefix - 1` embeddings stand at `ids[at : at + prefix - 1]`.
-
-    The ids there are filler (any legal id, BOS for one) with values (), so whoever counts ids counts the picture. The
-    block is bidirectional in itself and sees all before it; every other position sees what is before it. It is shared
-    as part of a longer prefix, never by itself.
-    """
-
-    at: int
-    picture: Picture
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What is fed after the picture block: ids, and for coord and size ids the values they stand for.
-
-    Without a picture `ids` begin with BOS; with one, BOS belongs to the block. `insets` are ascending in `at`, do not
-    overlap (they may touch), replace no BOS that begins the prompt, and are followed by at least one id: the engine
-    refuses others with `InvalidRequest`.
-    """
-
-    ids: tuple[int, ...]
-    values: tuple[tuple[float, ...], ...]
-    """Same length as `ids`: () for a text id, (c,) for a coordinate, (w, h) for a size."""
-    picture: Picture | None = None
-    insets: tuple[Inset, ...] = ()
-
-    @property
-    def pictures(self) -> tuple[Picture, ...]:
-        """All its pictures, in the order in which they stand."""
-        front = () if self.picture is None else (self.picture,)
-        return (*front, *(inset.picture for inset in self.insets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +184,10 @@ class Prefill:
     `ids` are fed, on the compute stream; shared pages are never written. `insets`: see `Prompt`, counted from ids[0];
     each is computed whole, when all before it has been fed. `adapter`: what is put into the slot `start.adapter` before
     anything is computed; None if it is there already, or there is none. `places`: of the pictures it shows, or ().
+
+    Of a prompt that is cut, each step has a part: `position` and `ids` are the part's own, `tail` and `adapter` come
+    with the first, and a part may be a picture's block without ids. `looked`: how many crops of the first picture were
+    encoded by the looks before it.
     """
 
     start: RowStart
@@ -256,11 +201,14 @@ class Prefill:
     insets: tuple[Inset, ...] = ()
     adapter: Adapter | None = None
     places: tuple[HostPlace | None, ...] = ()
+    looked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch. `rows` are what it computes, in order (any refs will do); `unsampled` wait for a host mask.
+    """One launch. `rows` are what it computes, in order (any refs will do); `unsampled` wait for a host mask; `fed`
+    get no token yet, since their prompts go on in a later step. `look`: crops of the picture that comes next in the
+    prompt of the last row, which may have no prefill in this step.
 
     `slot` is the working set it holds (PARKED holds a parking lane instead, in `lane`). `freed` are pages that came
     back since the last launch: nothing in flight reads them, a rehearsing device may poison them before anything else.
@@ -275,6 +223,8 @@ class Step:
     grants: tuple[PageGrant, ...] = ()
     freed: tuple[int, ...] = ()
     lane: int = -1
+    fed: frozenset[int] = frozenset()
+    look: Look | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows(self.rows))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from tests.device.rig import SPEC, TABLE, Rig, Seq, expected, host_device, picture
-from tests.device.test_pictures import HashTower, TowerModel
 from tests.fakes.hash_model import HashModel
+from tests.fakes.hash_tower import HashTower, TowerModel
 from tests.fakes.inline_runtime import InlineEvent, InlineRuntime
 
 from gapless.config import CudaDeviceConfig, EngineConfig

@@ -9,64 +9,26 @@ import pytest
 import torch
 from tests.device.rig import SPEC, TABLE, Rig, expected
 from tests.fakes.hash_model import HashModel
+from tests.fakes.hash_tower import SIDE, TowerModel
 from tests.fakes.inline_runtime import InlineRuntime
 
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.device.cuda import CudaDevice
-from gapless.device.pictures import CROP_BUCKETS, MOST_CROPS, CropBatch, bucket_of
+from gapless.device.pictures import CROP_BUCKETS, MOST_CROPS, CropBatch, Shown, bucket_of
 from gapless.errors import InvariantBroken
 from gapless.kernels.reference import cut_crops
 from gapless.records import Picture
 
-SIDE = 4
-
-
-class HashTower:
-    """Features are the crops' bytes; whoever asks about a crop that was not there gets another word."""
-
-    side = SIDE
-
-    def __init__(self, model: HashModel) -> None:
-        self.model = model
-        self.encoded: list[int] = []
-        self.projected: list[int] = []
-
-    def new_features(self, count: int) -> torch.Tensor:
-        return torch.full((count, SIDE * SIDE * 3), 255, dtype=torch.uint8)
-
-    def cut(self, pixels, tiling, out):
-        cut_crops(pixels, tiling, SIDE - 2, out)
-        return out
-
-    def encode(self, crops, out):
-        self.encoded.append(len(crops))
-        return out.copy_(crops.flatten(1))
-
-    def project(self, features, tilings):
-        self.projected.append(len(features))
-        pairs = zip(features, tilings, strict=True)
-        return [self.model.encode_picture(own.view(-1, SIDE, SIDE, 3), tiling) for own, tiling in pairs]
-
-
-class TowerModel(HashModel):
-    """The hash model, all of whose pictures go through its tower."""
-
-    @property
-    def tower(self) -> HashTower:
-        if not hasattr(self, "_tower"):
-            self._tower = HashTower(self)
-        return self._tower
-
 
 @dataclass
-class Shown:
+class Scene:
     """Pictures as a device gets them, and what each is worth alone."""
 
-    pictures: list[tuple[torch.Tensor, tuple[int, int]]]
+    pictures: list[Shown]
     alone: list[torch.Tensor]
 
 
-def show(seed: int, tilings: list[tuple[int, int]], model: HashModel) -> Shown:
+def show(seed: int, tilings: list[tuple[int, int]], model: HashModel) -> Scene:
     rng = np.random.default_rng(seed)
     pictures, alone = [], []
     for at, (rows, columns) in enumerate(tilings):
@@ -75,9 +37,9 @@ def show(seed: int, tilings: list[tuple[int, int]], model: HashModel) -> Shown:
         if at % 2:
             pixels = torch.from_numpy(rng.integers(0, 256, (9, 7, 3), dtype=np.uint8))
             cut_crops(pixels, (rows, columns), SIDE - 2, crops)
-        pictures.append((pixels, (rows, columns)))
+        pictures.append(Shown(pixels, (rows, columns), 0, 1 + rows * columns))
         alone.append(model.encode_picture(crops, (rows, columns)))
-    return Shown(pictures, alone)
+    return Scene(pictures, alone)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -95,7 +57,7 @@ def test_each_picture_gets_what_it_gets_alone(seed: int) -> None:
     assert len(found) == len(shown.alone)
     assert all(torch.equal(mine, right) for mine, right in zip(found, shown.alone, strict=True))
     assert len(read) == len(found) and set(asked) <= set(CROP_BUCKETS)
-    alone = [1 + r * c for _, (r, c) in shown.pictures if 1 + r * c > MOST_CROPS]
+    alone = [1 + r * c for r, c in (one.tiling for one in shown.pictures) if 1 + r * c > MOST_CROPS]
     assert sorted(model.tower.encoded) == sorted(asked + alone)
 
 

@@ -119,7 +119,7 @@ def test_who_must_be_prefilled_alone_is_so_behind_one_that_waits_for_a_slot_too(
             stage.mailbox.submit(request)
         engine.book.take_mail(stage.mailbox.take(8), 0.0)
         engine.admission.waiting[2].history.alone = True
-        steps = [[seq.history.request.id for seq, _ in engine.admission.admit(4, 0.0)] for _ in range(3)]
+        steps = [[seq.history.request.id for seq, _ in engine.feeder.next(0.0, lets_in=True)] for _ in range(3)]
     assert steps == [[2], [3], [4]]
 
 

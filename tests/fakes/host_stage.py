@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tests.fakes.hash_model import HashModel
 from tests.fakes.masks import ThreadMasks
@@ -16,6 +17,7 @@ from tests.fakes.scene import Stage, table_of
 from tests.fakes.sim_clock import SimClock
 
 from gapless.config import EngineConfig, HostDeviceConfig
+from gapless.costs import Costs
 from gapless.device.host import HostDevice
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
@@ -36,6 +38,8 @@ def host_stage(
     deny: tuple[int, ...] = (),
     adapters: int = 0,
     host: int = 0,
+    max_step_ms: float | None = None,
+    costs: Costs | None = None,
 ) -> Iterator[tuple[Stage, Refereed]]:
     """An engine on the rehearsing CPU device; `rows` and `pages` count the reserved ones, `delays` are seconds,
     `host` pictures in host memory."""
@@ -48,13 +52,15 @@ def host_stage(
         adapters=adapters,
         picture_cache_host=host * model.picture_bytes,
     )
+    cutting = replace(config, max_step_ms=max_step_ms)
     rehearsal = HostDeviceConfig(threads=1, poison=True, jitter_seed=seed, jitter_ms=jitter_ms, copy_delay_ms=copy_ms)
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
     masks = ThreadMasks(mailbox.notify, delays, seed, deny)
     device = Refereed(HostDevice(model, table, config, rehearsal), table)
     device.referee.narrower = bool(deny)
+    device.told = costs
     try:
-        yield Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock), device
+        yield Stage(Engine(device, table, cutting, masks, mailbox, clock), mailbox, clock), device
     finally:
         device.close()
         masks.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tests.fakes.hash_model import HashModel
 from tests.fakes.inline_runtime import InlineRuntime
@@ -16,6 +17,7 @@ from tests.fakes.scene import Stage, table_of
 from tests.fakes.sim_clock import SimClock
 
 from gapless.config import CudaDeviceConfig, EngineConfig
+from gapless.costs import Costs
 from gapless.device.cuda import CudaDevice
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
@@ -35,6 +37,8 @@ def inline_stage(
     delays: tuple[float, float] = (0.0, 0.003),
     adapters: int = 0,
     host: int = 0,
+    max_step_ms: float | None = None,
+    costs: Costs | None = None,
 ) -> Iterator[tuple[Stage, Refereed]]:
     """An engine on the CUDA device without a GPU; `rows` and `pages` count the reserved ones, `host`
     pictures in host memory."""
@@ -47,6 +51,7 @@ def inline_stage(
         adapters=adapters,
         picture_cache_host=host * model.picture_bytes,
     )
+    cutting = replace(config, max_step_ms=max_step_ms)
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
     masks = ThreadMasks(mailbox.notify, delays, seed)
     cuda = CudaDeviceConfig(graphs=graphs, buckets=buckets, arena_bytes=300, poison=True)
@@ -54,8 +59,9 @@ def inline_stage(
     for _ in inner.prepare():
         pass
     device = Refereed(inner, table)
+    device.told = costs
     try:
-        yield Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock), device
+        yield Stage(Engine(device, table, cutting, masks, mailbox, clock), mailbox, clock), device
     finally:
         device.close()
         masks.close()

@@ -62,6 +62,16 @@ class PageWatch:
         for position in range(prefill.position, prefill.position + len(prefill.ids)):
             self.write(ref, position)
 
+    def more(self, prefill: Prefill) -> None:
+        """A further part of a row's prompt: it goes on in the same table."""
+        ref = prefill.start.ref
+        if prefill.picture is not None or prefill.tail is not None or prefill.adapter is not None:
+            raise broken("I5", f"{ref} goes on with its prompt, but with what only begins one")
+        if list(prefill.pages) != self.tables[ref]:
+            raise broken("I5", f"{ref} goes on with its prompt in other pages than it began")
+        for position in range(prefill.position, prefill.position + len(prefill.ids)):
+            self.write(ref, position)
+
     def _block(self, prefill: Prefill) -> None:
         prefix, size, pages = self.limits.prefix, self.limits.page_size, prefill.prefix_pages
         if prefill.position != prefix:

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.fakes.life import InFlight, Life
+from tests.fakes.look_watch import LookWatch
 from tests.fakes.page_watch import PageWatch, broken
 from tests.fakes.slot_watch import SlotWatch
+from tests.fakes.step_shape import check_shape
 from tests.fakes.tally import Tally
 
 from gapless.constrain.table import Table, TokenClass, Walker
@@ -34,42 +37,6 @@ ENDS = Flags.STOP | Flags.LENGTH | Flags.NONFINITE
 
 
 @dataclass
-class Life:
-    """One life of a row. `forwards`, `sampled`, `committed` count steps; `base` is where its first own token goes.
-
-    `closed_at`: the step (counted from 0) that was closed without a mask; `ended`: its end was committed.
-    """
-
-    ref: RowRef
-    walker: Walker
-    base: int
-    host_masked: bool
-    resumed: bool
-    forwards: int = 0
-    sampled: int = 0
-    committed: int = 0
-    waiting: bool = False
-    closed_at: int | None = None
-    ended: bool = False
-    lost: bool = False
-    adapter: int = 0
-
-    @property
-    def refs(self) -> int:
-        """Launched steps that contain the row."""
-        return self.forwards - self.committed
-
-
-@dataclass
-class InFlight:
-    """A launched step that was not waited for. `waiting` rows are unsampled, `ready` sampled or closed, in order."""
-
-    step: Step
-    waiting: set[RowRef]
-    ready: list[RowRef]
-
-
-@dataclass
 class Referee:
     """See the module. Call `launch`, `finalize`, `park`, `release` before the device acts, `wait` before and after.
 
@@ -87,6 +54,7 @@ class Referee:
 
     def __post_init__(self) -> None:
         self.pages = PageWatch(self.limits)
+        self.looks = LookWatch()
         self.slots = SlotWatch(self.limits)
         self._epochs: dict[int, int] = {}
         self._last_step = -1
@@ -97,11 +65,14 @@ class Referee:
     def launch(self, step: Step) -> None:
         """Judge a launch; the step is in flight afterwards."""
         self._alive("launch")
-        self._check_shape(step)
+        slots = [f.step.slot for f in self.flights if f.step.kind is not StepKind.PARKED]
+        check_shape(step, slots, self.limits.depth, self._last_step)
+        self._last_step = step.id
         self.slots.launch(step)
         self.pages.freed(step.freed)
         for prefill in step.prefills:
             self._start(prefill)
+        self._look(step)
         self._grant(step)
         for ref in step.rows:
             self._check_row(step, ref)
@@ -110,73 +81,89 @@ class Referee:
                 raise broken("I1", f"step {step.id} overwrites the logits of {flight.waiting} (step {flight.step.id})")
         for ref in step.rows:
             life = self.lives[ref]
+            life.fed = ref.row not in step.fed
+            self.tally.most_refs = max(self.tally.most_refs, life.refs + 1)
+            if not life.fed:
+                life.rides += 1
+                self.tally.parts += 1
+                continue
             life.forwards += 1
             life.waiting = ref.row in step.unsampled
             life.sampled += not life.waiting
-            self.tally.most_refs = max(self.tally.most_refs, life.refs)
         waiting = {ref for ref in step.rows if ref.row in step.unsampled}
         self.tally.launches += 1
         self.tally.most_rows = max(self.tally.most_rows, len(step.rows))
         self.tally.overlapped += any(f.step.kind is not StepKind.PARKED for f in self.flights)
-        self.flights.append(InFlight(step, waiting, [ref for ref in step.rows if ref not in waiting]))
+        ready = [ref for ref in step.rows if ref not in waiting and ref.row not in step.fed]
+        self.flights.append(InFlight(step, waiting, ready))
 
     def launch_failed(self, step: Step) -> None:
         """The device refused the step: it never was in flight."""
         self._retire(step, well=False)
         for ref in step.rows:
             life = self.lives[ref]
-            life.sampled -= not life.waiting
-            life.forwards -= 1
+            if ref.row in step.fed:
+                life.rides -= 1
+            else:
+                life.sampled -= not life.waiting
+                life.forwards -= 1
             life.waiting = False
-            if step.kind is StepKind.PREFILL:
+            if step.kind is StepKind.PREFILL and life.rides:
+                life.ended = life.lost = True  # earlier parts of its prompt are in flight
+            elif step.kind is StepKind.PREFILL:
                 del self.lives[ref]
                 self.pages.end(ref)
                 self._unborn.add(ref)
             else:
                 self.pages.unwritten(ref, life.base + life.forwards - 1)
 
-    def _check_shape(self, step: Step) -> None:
-        slots = [f.step.slot for f in self.flights if f.step.kind is not StepKind.PARKED]
-        if step.kind is StepKind.PARKED:
-            raise broken("I1", f"step {step.id} is PARKED: it has no forward and is not launched")
-        if step.id <= self._last_step:
-            raise broken("I2", f"step {step.id} is launched after step {self._last_step}")
-        if not 0 <= step.slot < self.limits.depth:
-            raise broken("I4", f"slot {step.slot} is not one of {self.limits.depth}")
-        if step.slot in slots:
-            raise broken("I4", f"step {step.id} takes slot {step.slot}, whose results were not waited for")
-        if not step.rows or len({ref.row for ref in step.rows}) != len(step.rows):
-            raise broken("I5", f"step {step.id} has no rows or one of them twice: {step.rows}")
-        if not step.unsampled <= {ref.row for ref in step.rows}:
-            raise broken("I7", f"step {step.id} leaves rows unsampled that it does not have: {step.unsampled}")
-        if (step.kind is StepKind.PREFILL) != bool(step.prefills):
-            raise broken("I5", f"a {step.kind} step with {len(step.prefills)} prefills")
-        if step.prefills and tuple(p.start.ref for p in step.prefills) != step.rows:
-            raise broken("I5", f"step {step.id} prefills other rows than it has")
-        self._last_step = step.id
-
     def _start(self, prefill: Prefill) -> None:
         start, ref = prefill.start, prefill.start.ref
         if not 0 < ref.row < self.limits.rows:
             raise broken("I5", f"row {ref.row} is not one of 1..{self.limits.rows - 1}")
-        if any(other.row == ref.row for other in self.lives):
-            raise broken("I9", f"row {ref.row} starts anew while an earlier life of it is not over")
-        if ref.epoch <= self._epochs.get(ref.row, -1):
-            raise broken("I9", f"{ref} starts, but epoch {self._epochs[ref.row]} of the row was there before")
-        if not prefill.ids or len(prefill.ids) != len(prefill.values):
+        life = self.lives.get(ref)
+        if life is not None and (life.fed or life.lost):
+            raise broken("I9", f"{ref} is prefilled, but its prompt was launched to its end")
+        if life is None:
+            self._is_born(ref)
+        if not prefill.ids + prefill.prefix_pages or len(prefill.ids) != len(prefill.values):
             raise broken("I5", f"{len(prefill.ids)} ids and {len(prefill.values)} values")
+        self.tally.looked += self.looks.fed(prefill)
+        if life is not None and life.start is not None:
+            if (prefill.position, start) != (life.base, life.start):
+                raise broken("I5", f"{ref} goes on at {prefill.position} with {start}, not at {life.base}")
+            self.pages.more(prefill)
+            life.base += len(prefill.ids)
+            return
         self._check_adapter(prefill)
-        self._epochs[ref.row] = ref.epoch
         self.pages.start(prefill)
+        rides = 0 if life is None else life.rides
         walker = Walker(self.table, start.state, start.left, start.left_next, start.objects_left)
         resumed = bool(self._generated(prefill))
         self.lives[ref] = Life(ref, walker, prefill.position + len(prefill.ids), start.host_masked, resumed)
-        self.lives[ref].adapter = start.adapter
+        self.lives[ref].adapter, self.lives[ref].start, self.lives[ref].rides = start.adapter, start, rides
         self.tally.shared_blocks += prefill.position > 0 and prefill.picture is None
         self.tally.cached += prefill.position if prefill.picture is None else 0
         self.tally.copies += prefill.tail is not None
         self.tally.resumed += resumed
         self.tally.resumed_in_object += resumed and self._in_object(walker)
+
+    def _is_born(self, ref: RowRef) -> None:
+        if any(other.row == ref.row for other in self.lives):
+            raise broken("I9", f"row {ref.row} starts anew while an earlier life of it is not over")
+        if ref.epoch <= self._epochs.get(ref.row, -1):
+            raise broken("I9", f"{ref} starts, but epoch {self._epochs[ref.row]} of the row was there before")
+        self._epochs[ref.row] = ref.epoch
+
+    def _look(self, step: Step) -> None:
+        if step.look is None:
+            return
+        ref = step.look.ref
+        if ref not in self.lives:
+            self._is_born(ref)
+            self.lives[ref] = Life(ref, Walker(self.table, 0, 0, 0, 0), -1, False, False, fed=False)
+        self.looks.look(step.look)
+        self.tally.looks += 1
 
     def _check_adapter(self, prefill: Prefill) -> None:
         slot = prefill.start.adapter
@@ -216,7 +203,9 @@ class Referee:
             raise broken("I3", f"{ref} rides on {life.refs} steps already, depth is {self.limits.depth}")
         if life.ended or life.closed_at is not None:
             raise broken("I6", f"{ref} is planned after its end was committed")
-        if life.refs >= life.walker.remaining():
+        if ref.row in step.fed:
+            return
+        if life.refs - life.rides >= life.walker.remaining():
             raise broken(
                 "I3", f"{ref} is planned past its cap: {life.walker.remaining()} to come, {life.refs} in flight"
             )
@@ -225,7 +214,7 @@ class Referee:
         if not life.host_masked and ref.row in step.unsampled:
             raise broken("I7", f"{ref} waits for a mask, but the device has its rules")
         if step.kind is StepKind.DECODE:
-            if not life.forwards:
+            if not life.forwards or not life.fed:
                 raise broken("I5", f"{ref} decodes before its prefill")
             self.pages.write(ref, life.base + life.forwards - 1)
 
@@ -322,6 +311,7 @@ class Referee:
         if tuple(record.ref for record in arrival.records) != rows:
             raise broken("I9", f"records {[r.ref for r in arrival.records]} arrived for {rows}")
         self._note_overlap(step)
+        self._unload(step)
         self._retire(step)
         for record in arrival.records:
             self._commit(self.lives[record.ref], record)
@@ -331,6 +321,7 @@ class Referee:
         for ref in self._find(step).ready:
             self.lives[ref].committed += 1
             self.lives[ref].ended = self.lives[ref].lost = True
+        self._unload(step, lost=True)
         self._retire(step, well=False)
 
     def _note_overlap(self, step: Step) -> None:
@@ -338,6 +329,11 @@ class Referee:
         decode, prefill = StepKind.DECODE, StepKind.PREFILL
         self.tally.decode_committed_during_prefill += step.kind is decode and prefill in others
         self.tally.prefill_committed_during_decode += step.kind is prefill and decode in others
+
+    def _unload(self, step: Step, lost: bool = False) -> None:
+        for life in [self.lives[ref] for ref in step.rows if ref.row in step.fed and ref in self.lives]:
+            life.rides -= 1
+            life.ended, life.lost = life.ended or lost, life.lost or lost
 
     def _retire(self, step: Step, well: bool = True) -> None:
         self.slots.retire(step, well)
@@ -377,6 +373,8 @@ class Referee:
             self._unborn.remove(ref)
             return
         life = self.lives.get(ref)
+        if life is None and ref.epoch > self._epochs.get(ref.row, -1):  # none of its prompt was ever launched
+            return
         if life is None:
             raise broken("I9", f"{ref} is released, but lives are {sorted(self.lives, key=repr)}")
         if life.refs or life.waiting:

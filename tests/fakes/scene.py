@@ -20,6 +20,7 @@ from tests.fakes.sim_device import Fault, SimDevice, Timing
 
 from gapless.config import EngineConfig
 from gapless.constrain.table import PROGRAMS, Table, build_table
+from gapless.costs import Costs
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
 from gapless.records import DeviceLimits, Emission, Finish, Inset, Picture, Prompt, Request, Sampling, Token
@@ -185,12 +186,13 @@ def sim_stage(
     delays: tuple[float, float] = (0.0, 0.0),
     deny: tuple[int, ...] = (),
     config: EngineConfig | None = None,
+    costs: Costs | None = None,
 ) -> tuple[Stage, SimDevice]:
     """An engine on the simulated device. `delays`: how long host masks take, in simulated seconds; `deny`: see them."""
     clock, table = SimClock(), table_of(spec)
     masks = SimMasks(clock, delays, deny=deny)
     mailbox = SimMailbox(clock, masks.next_ready)
-    device = SimDevice(limits, table, spec, clock, timing, faults)
+    device = SimDevice(limits, table, spec, clock, timing, faults, costs)
     device.referee.narrower = bool(deny)
     engine = Engine(device, table, config or EngineConfig(lookahead=8), masks, mailbox, clock)
     return Stage(engine, mailbox, clock), device

@@ -18,13 +18,15 @@ import numpy as np
 from tests.fakes import hash_language as lang
 from tests.fakes.draw import draw
 from tests.fakes.hash_language import HashSpec, Hidden
+from tests.fakes.judged import Judged
 from tests.fakes.page_watch import broken
 from tests.fakes.referee import Referee
 from tests.fakes.sim_clock import SimClock
 from tests.fakes.sim_memory import PagedMemory, SimRow
 
 from gapless.constrain.table import Table, Walker
-from gapless.errors import DeviceLost, InvariantBroken, StepFailed
+from gapless.costs import Costs
+from gapless.errors import DeviceLost, StepFailed
 from gapless.records import (
     POISON,
     Arrival,
@@ -112,7 +114,9 @@ class SimDevice:
         clock: SimClock,
         timing: Timing | None = None,
         faults: tuple[Fault, ...] = (),
+        costs: Costs | None = None,
     ) -> None:
+        self.costs = costs
         self.limits = limits
         self.referee = Referee(limits, table)
         self.events: list[Event] = []
@@ -227,6 +231,8 @@ class SimDevice:
             row.table.extend(grant.pages)
         for prefill in step.prefills:
             self._start(prefill, failed=step.id in self._failed)
+        if (look := step.look) is not None:
+            self._memory.look(look)
         landing = self._landings[step.slot]
         length = self._timing.forward
         if step.kind is StepKind.PREFILL and self._timing.prefill is not None:
@@ -237,13 +243,15 @@ class SimDevice:
         self._log("forward", step, step.rows, landing.started, self._compute_free)
         if step.id in self._failed:
             for ref in step.rows:
+                if ref not in self._rows:  # it was looked for only
+                    continue
                 self._rows[ref].done = True
                 if ref.row in step.unsampled:
                     self._failed_rows[ref] = self._failed[step.id]
         elif step.kind is StepKind.DECODE:
             for ref in step.rows:
                 self._decode(self._rows[ref])
-        sampled = {ref: None for ref in step.rows if ref.row not in step.unsampled}
+        sampled = {ref: None for ref in step.rows if ref.row not in step.unsampled | step.fed}
         if sampled:
             self._sample(step, landing, {ref: self._rows[ref].walker.mask() for ref in sampled})
 
@@ -373,24 +381,10 @@ class SimDevice:
                 self._rows[ref].done = True
             raise
 
-    def _judged(self) -> _Judged:
-        return _Judged(self.referee)
+    def _judged(self) -> Judged:
+        return Judged(self.referee)
 
     def _log(self, name: str, step: Step, rows: tuple[RowRef, ...], start: float, end: float) -> None:
         self.events.append(Event(name, step.id, step.kind, rows, start, end))
         if name in SPANS:
             self._landing(step).spans.append(DeviceSpan(*SPANS[name], start, end))
-
-
-@dataclass
-class _Judged:
-    """A broken invariant in here ends the device: nothing may be launched after it."""
-
-    referee: Referee
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, InvariantBroken):
-            self.referee.lost()

@@ -16,7 +16,7 @@ from tests.fakes.hash_language import HashSpec, Hidden
 from tests.fakes.page_watch import broken
 
 from gapless.constrain.table import Walker
-from gapless.records import Prefill, RowStart, Token
+from gapless.records import Look, Prefill, RowStart, Token
 
 UNWRITTEN = -1
 
@@ -30,15 +30,24 @@ class PagedMemory:
         self._words = np.full((2, pages, page_size), lang.STALE, dtype=np.uint64)
         self._tags = np.full((2, pages, page_size), UNWRITTEN, dtype=np.int64)
         self._pictures: dict[int, int] = {}  # words by slot on the host
+        self._looked: list[np.ndarray] = []
+
+    def look(self, look: Look) -> None:
+        """Some crops of a picture, which is fed later."""
+        if not look.begin:
+            self._looked = []
+        self._looked.append(look.picture.crops[look.begin : look.end].copy())
 
     def seen(self, prefill: Prefill) -> list[int]:
         """The words of a prefill's pictures: computed, and kept if there is a place for them, or kept before."""
         pictures = [inset.picture for inset in prefill.insets]
         pictures[:0] = [] if prefill.picture is None else [prefill.picture]
-        words = []
+        words, looked = [], prefill.looked
         for picture, place in zip(pictures, prefill.places or [None] * len(pictures), strict=True):
             there = place is not None and place.there
-            words.append(self._pictures[place.slot] if there else lang.picture_word(picture.crops, picture.tiling))
+            crops = np.concatenate([*(self._looked if looked else ()), picture.crops[looked:]])
+            words.append(self._pictures[place.slot] if there else lang.picture_word(crops, picture.tiling))
+            looked = 0
             if place is not None:
                 self._pictures[place.slot] = words[-1]
         return words

@@ -27,3 +27,8 @@ class Tally:
     most_rows: int = 0
     adapters: int = 0
     """How many were brought to a slot."""
+    parts: int = 0
+    """Parts of prompts that left some of theirs to later steps; `looks`: those with crops of a picture that comes
+    later; `looked`: pictures that were encoded by several steps."""
+    looks: int = 0
+    looked: int = 0

@@ -21,6 +21,7 @@ from tests.fakes.sim_clock import SimClock
 from gapless.bench.cuda_rig import open_device
 from gapless.config import EngineConfig
 from gapless.constrain.table import Table
+from gapless.costs import Costs
 from gapless.device.base import Device
 from gapless.device.cuda import CudaDevice
 from gapless.engine.build import Engine
@@ -65,6 +66,10 @@ class Watched:
         self._fill(slot, weights)
         self.proof.uploads += 1
         self.proof.uploads_beside += any(not event.query() for event in self._behind.values())
+
+    @property
+    def costs(self) -> Costs | None:
+        return self.device.costs
 
     @property
     def limits(self) -> DeviceLimits:
@@ -133,9 +138,12 @@ def cuda_stage(
     adapters: int = 0,
     rank: int = MAX_RANK,
     host: int = 0,
+    max_step_ms: float | None = None,
+    costs: Costs | None = None,
 ) -> Iterator[Played]:
     """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks,
-    slots for so many `adapters` of ranks up to `rank`, and `host` pictures in pinned memory."""
+    slots for so many `adapters` of ranks up to `rank`, and `host` pictures in pinned memory; `costs` None: those that
+    the device measured."""
     config = EngineConfig(
         depth=depth,
         max_rows=rows,
@@ -145,12 +153,14 @@ def cuda_stage(
         adapters=adapters,
         adapter_rank=rank,
         picture_cache_host=host * model.picture_bytes,
+        max_step_ms=max_step_ms,
     )
     proof, clock, mailbox = Proof(), SimClock(), ThreadMailbox()
     with pytest.MonkeyPatch.context() as patch:
         count_replays(patch, proof)
         inner = open_device(model, table, config, graphs=graphs, buckets=buckets, poison=poison)
         device = Refereed(Watched(inner, proof), table)
+        device.told = costs
         masks = ThreadMasks(mailbox.notify, delays, seed)
         try:
             stage = Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock)

@@ -63,13 +63,15 @@ class CudaRig(Rig):
         prompt: int = PROMPT,
         adapters: int = 0,
         plain: bool = False,
+        answers: tuple[int, int] = ANSWERS,
+        max_step_ms: float | None = None,
     ) -> None:
         self._buckets = buckets
         self._plain = plain
         self._graphs = graphs
         self._devices: dict[int, CudaDevice] = {}
         self._clocks: dict[str, dict[str, str]] = {"before": clocks(model.device.index or 0)}
-        super().__init__(model, config, name, buckets[-1], prompt, adapters)
+        super().__init__(model, config, name, buckets[-1], prompt, adapters, answers, max_step_ms)
         self._note_clocks("after the rates")
         torch.cuda.empty_cache()
         self._profiled = False
@@ -103,7 +105,7 @@ class CudaRig(Rig):
             raise ValueError(f"the last step carried {len(reach.rows)} rows, not {rows}")
         graphs, where = device.graphs, self._model.device
         bucket = graphs.bucket(rows)
-        context = self._model.prefix + self._prompt + ANSWERS[1]
+        context = self._model.prefix + self._prompt + self._answers[1]
         width = graphs.width(-(-context // PAGE_SIZE))
         with device.runtime.setting_up():
             state = _state(device.program.rows)

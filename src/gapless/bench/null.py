@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gapless.costs import Costs
 from gapless.device.record import WIDTH, Field, unpack_lines
 from gapless.errors import InvariantBroken
 from gapless.records import POISON, Arrival, DeviceLimits, Mask, RowRef, Step
@@ -21,6 +22,9 @@ WORD = 100
 
 class NullDevice:
     """See the module."""
+
+    costs: Costs | None = None
+    """See `Device`."""
 
     def __init__(self, limits: DeviceLimits) -> None:
         self._limits = limits

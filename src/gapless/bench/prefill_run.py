@@ -89,7 +89,7 @@ class PrefillBench:
     def _prefill(self, batch: int, ids: int, steps: int) -> tuple[list[TickTimes], Accounting]:
         """Prefill `steps` times `batch` prompts: the ticks that launched or settled one, and what it took in all."""
         session = self.rig.session(self.options.depth)
-        session.engine.loop.planner.prefills = batch
+        session.engine.feeder.most = batch
         first, self._next_id = self._next_id, self._next_id + batch * steps
         ticks, before = len(session.ticks), Accounting.of(session.engine.meter)
         try:

@@ -69,7 +69,7 @@ class Inside(Protocol):
 
 class Rig(ABC):
     """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture; `adapters`: how many
-    there are, of random numbers."""
+    there are, of random numbers; `answers`: as `ANSWERS`; `max_step_ms`: see `EngineConfig`."""
 
     def __init__(
         self,
@@ -79,8 +79,12 @@ class Rig(ABC):
         rows: int,
         prompt: int = PROMPT,
         adapters: int = 0,
+        answers: tuple[int, int] = ANSWERS,
+        max_step_ms: float | None = None,
     ) -> None:
         self._model = model
+        self._answers = answers
+        self._max_step_ms = max_step_ms
         self._config = config
         self._model_name = name
         self._rows = rows
@@ -133,7 +137,7 @@ class Rig(ABC):
         if depth not in self._sessions:
             rules = self._templates.rules()
             first = self._model.prefix + self._prompt
-            model = BlindEndingModel(self._model, rules.end, first + ANSWERS[0], first + ANSWERS[1])
+            model = BlindEndingModel(self._model, rules.end, first + self._answers[0], first + self._answers[1])
             table = build_table(rules)
             config = EngineConfig(
                 depth,
@@ -144,6 +148,7 @@ class Rig(ABC):
                 prefix_cache=False,
                 adapters=len(self.adapters),
                 adapter_rank=RANK if self.adapters else 0,
+                max_step_ms=self._max_step_ms,
             )
             self._sessions[depth] = Session(self._open(model, table, config), table, config)
         return self._sessions[depth]
@@ -152,7 +157,7 @@ class Rig(ABC):
         """Pages for all rows, each with a picture of its own and room for what is granted ahead, and for at least one
         request as long as its token limit allows."""
         block = -(-self._model.prefix // PAGE_SIZE)
-        own = -(-(self._prompt + ANSWERS[1] + EngineConfig().lookahead) // PAGE_SIZE) + 2
+        own = -(-(self._prompt + self._answers[1] + EngineConfig().lookahead) // PAGE_SIZE) + 2
         longest = -(-(self._prompt + FAR) // PAGE_SIZE) + 2
         return max(self._rows * (block + own), block + longest) + 1
 

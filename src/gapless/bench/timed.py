@@ -15,6 +15,7 @@ from gapless.bench.trace import mark
 from gapless.config import EngineConfig
 from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
+from gapless.costs import Costs
 from gapless.device.base import Device
 from gapless.engine.build import Engine
 from gapless.engine.mailbox import ThreadMailbox
@@ -78,6 +79,11 @@ class Watch:
         self.launched: Step | None = None
         self.settled: Step | None = None
         self._flying: dict[int, StepNote] = {}
+
+    @property
+    def costs(self) -> Costs | None:
+        """See `Device`."""
+        return self.device.costs
 
     @property
     def limits(self) -> DeviceLimits:

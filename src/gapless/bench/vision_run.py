@@ -24,7 +24,7 @@ from gapless.bench.rates import Rates, measure_rates, on_worker, time_ms
 from gapless.bench.rig import facts_of, kernels_of
 from gapless.bench.sections import Sections
 from gapless.bench.text import rounded
-from gapless.device.pictures import MOST_CROPS, CropBatch, bucket_of
+from gapless.device.pictures import MOST_CROPS, CropBatch, Shown, bucket_of
 from gapless.device.runtime import CudaRuntime
 from gapless.errors import InvalidRequest
 from gapless.models.moondream.model import Moondream
@@ -119,7 +119,8 @@ class VisionBench:
             replay = runtime.capture(partial(batch.encode, bucket))
         runtime.settle()
         runtime.give_back()
-        shown = [(own, tiling_of(count - 1)) for own in torch.split(crops, count)] if count > 1 else []
+        pictures = torch.split(crops, count) if count > 1 else ()
+        shown = [Shown(own, tiling_of(count - 1), 0, count) for own in pictures]
 
         def encode(bucket: int) -> None:
             replay()

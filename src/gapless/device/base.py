@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from gapless.costs import Costs
 from gapless.records import Arrival, DeviceLimits, Mask, RowRef, Step
 
 
@@ -21,8 +22,13 @@ class Device(Protocol):
         """Sizes the ledgers are built from."""
         ...
 
+    @property
+    def costs(self) -> Costs | None:
+        """What parts of prefill steps take, in seconds, measured when the device was made; None if nobody asked."""
+        ...
+
     def launch(self, step: Step) -> None:
-        """Enqueue the step's forward, and right behind it the sampling of every row not in `step.unsampled`.
+        """Enqueue the step's forward, and right behind it the sampling of every row not in `step.unsampled` or `fed`.
 
         Returns at once. Page grants, row starts and tail copies of the step are applied before the forward, in stream
         order. Results of sampled rows are copied to the slot's landing buffer behind an event.

@@ -22,15 +22,17 @@ import torch
 
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table
+from gapless.costs import Costs
 from gapless.device.cuda_parts import build
 from gapless.device.flights import Flight, Flights, blame, records_of, said
+from gapless.device.gauge import measured, on_gpu
 from gapless.device.graphs import Graphs, Stage
 from gapless.device.packet import Asked, check_step, demand, ready_of, write_head
 from gapless.device.packs import Packs
 from gapless.device.pictures import Shown
 from gapless.device.pinned import Slot
 from gapless.device.program import Program
-from gapless.device.prompt import Prompt, pictures_of, prompt_words, shown_by, write_prompt
+from gapless.device.prompt import Prompt, Sight, pictures_of, prompt_words, shown_by, sights_of, there_for, write_prompt
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
 from gapless.device.stopwatch import Stopwatch, Times
@@ -38,7 +40,7 @@ from gapless.device.tail import MASKED, Needs
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
-from gapless.records import Arrival, DeviceLimits, Lane, Mask, Picture, Prefill, RowRef, Step, StepKind
+from gapless.records import Arrival, DeviceLimits, Lane, Mask, Prefill, RowRef, Step, StepKind
 
 Embedded = dict[int, list[torch.Tensor]]
 """Embeddings of the pictures of each prefill, by its place in the step."""
@@ -75,6 +77,9 @@ class CudaDevice:
         self._marks: deque[Event] = deque()
         self._lost: DeviceLost | None = None
         self._closed = False
+        self._measures = config.max_step_ms is not None
+        self.costs: Costs | None = None
+        """See `Device`."""
 
     @property
     def limits(self) -> DeviceLimits:
@@ -95,6 +100,8 @@ class CudaDevice:
                 "off",
                 param="pages",
             ) from error
+        if self._measures:
+            yield from self._measure()
         self.runtime.settle()
         self.plan = replace(
             self.plan,
@@ -102,6 +109,11 @@ class CudaDevice:
             graph_bytes=max(0, before - self.runtime.memory()[0]),
             seconds=time.perf_counter() - began,
         )
+
+    def _measure(self) -> Iterator[Stage]:
+        yield Stage("costs of prompts and pictures", self.graphs.count, self.graphs.count + 1)
+        with self.runtime.setting_up(), torch.inference_mode():
+            self.costs = measured(self.program, self.graphs, on_gpu(self.runtime))
 
     @torch.inference_mode()
     def launch(self, step: Step) -> None:
@@ -126,7 +138,7 @@ class CudaDevice:
         inbox, words = slot.down[sent]
         inbox.copy_(words, non_blocking=True)
         self._watch.start(step.id)
-        if step.kind is StepKind.PREFILL:
+        if step.prefills:
             self.program.begin()
         if step.grants and sent > self._layout.head:
             self.graphs.extend()
@@ -160,7 +172,8 @@ class CudaDevice:
         used = 0 if packs is None else self._together(slot, packs, side, pictures)
         if alone:
             self._one_by_one(slot, alone, used, pictures)
-        self.program.head(bucket)
+        if len(step.fed) < len(step.rows):
+            self.program.head(bucket)
 
     def _together(self, slot: Slot, packs: Packs, prefills: list[tuple[int, Prefill]], pictures: Embedded) -> int:
         """Returns how many words of the slot's prompts this takes."""
@@ -191,14 +204,14 @@ class CudaDevice:
 
     def _pictures(self, flight: Flight[Event], slot: Slot) -> Embedded:
         """The step's pictures, each once: from host memory, or of all prefills together where the model can do that,
-        else one by one."""
+        else one by one; and what it looks at for later."""
         step = flight.step
         wanted = [pair for prefill in step.prefills for pair in shown_by(prefill)]
-        there = {of.digest: place.slot for of, place in wanted if place is not None and place.there}
-        fresh = {of.digest: of for of, _ in wanted if of.digest not in there}
-        made = dict(zip(fresh, self._embed(self._upload(step, of) for of in fresh.values()), strict=True))
+        fresh, later = sights_of(step)
+        shown = (self._show(step, sight) for sight in (*fresh.values(), *later))
+        made = dict(zip(fresh, self.program.embed(shown, self.graphs.pictures, self._arena.release), strict=True))
         self._keep(flight, slot, [(made[of.digest], place.slot) for of, place in wanted if place and not place.there])
-        made |= {digest: self._bring(step, number) for digest, number in there.items()}
+        made |= {digest: self._bring(step, number) for digest, number in there_for(step).items()}
         return {i: [made[of.digest] for of in pictures_of(prefill)] for i, prefill in enumerate(step.prefills)}
 
     def _bring(self, step: Step, number: int) -> torch.Tensor:
@@ -221,21 +234,15 @@ class CudaDevice:
             self.runtime.copy_out(picture, self._kept[number], made, landed, began)
             flight.landed.append(landed)
 
-    def _embed(self, shown: Iterator[Shown]) -> list[torch.Tensor]:
-        """Embeddings in the order of `shown`, each of which is released when what reads it is enqueued."""
-        if self.program.pictures is not None:
-            return self.program.pictures.of(shown, self.graphs.pictures, self._arena.release)
-        done = []
-        for crops, tiling in shown:
-            done.append(self.program.encode(crops, tiling))
-            self._arena.release()
-        return done
-
-    def _upload(self, step: Step, picture: Picture) -> Shown:
-        """Upload a picture's crops or pixels; their room in the arena is free when what read them has run."""
-        arrived = self.runtime.event(timed=self._watch.detailed)
-        crops = self._arena.send(picture.crops, arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
-        return crops, picture.tiling
+    def _show(self, step: Step, sight: Sight) -> Shown:
+        """Upload a picture's crops or pixels, unless that was done for earlier crops; their room in the arena is free
+        when what read them has run."""
+        pixels = None
+        if not sight.begin:
+            arrived = self.runtime.event(timed=self._watch.detailed)
+            began = self._watch.beside(step.id, Lane.UPLOAD, arrived)
+            pixels = self._arena.send(sight.picture.crops, arrived, began)
+        return Shown(pixels, sight.picture.tiling, sight.begin, sight.end, sight.later)
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Keep the lines where no later step writes them, and copy them to the host behind that."""

@@ -17,39 +17,49 @@ import numpy as np
 import torch
 
 from gapless.constrain.table import Table
+from gapless.costs import Costs
+from gapless.device.gauge import measured, on_host
 from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, ready_of, write_head
+from gapless.device.pictures import Shown
 from gapless.device.program import Program, new_lines
-from gapless.device.prompt import Prompt, prompt_words, shown_by, write_prompt
+from gapless.device.prompt import Prompt, Sight, prompt_words, shown_by, sights_of, write_prompt
 from gapless.device.tail import MASKED, Needs
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
-from gapless.records import Crops, DeviceLimits, HostPlace, Mask, Picture, Prefill, RowRef, Step, StepKind
+from gapless.records import DeviceLimits, HostPlace, Mask, Prefill, RowRef, Step, StepKind
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A step with all it needs, sharing no memory that the host may write. `words` matter up to `sent`; each prompt
-    has its words and the crops, uint8, of the pictures it computes, as `pictures_of` orders them; None for one whose
-    embeddings are there."""
+    """A step with all it needs, sharing no memory that the host may write. `words` matter up to `sent`; `prompts` are
+    the words of each; `pictures` are encoded, those of `digests` to be fed now, the rest for later."""
 
     step: Step
     words: Words
     sent: int
-    prompts: tuple[tuple[Words, tuple[Crops | None, ...]], ...]
+    prompts: tuple[Words, ...]
+    digests: tuple[str, ...]
+    pictures: tuple[Shown, ...]
 
 
 def pack_step(step: Step, layout: Layout) -> Work:
     """Pack a step on the loop's thread. Raises `InvariantBroken` for a step that cannot be meant."""
     check_step(step)
     words = np.zeros(layout.words, dtype=np.int64)
-    return Work(step, words, Packet(layout, words).fill(step), tuple(_pack_prompt(p) for p in step.prefills))
+    sent, prompts = Packet(layout, words).fill(step), tuple(_pack_prompt(prefill) for prefill in step.prefills)
+    fresh, later = sights_of(step)
+    return Work(step, words, sent, prompts, tuple(fresh), tuple(_pack_sight(s) for s in (*fresh.values(), *later)))
 
 
-def _pack_prompt(prefill: Prefill) -> tuple[Words, tuple[Crops | None, ...]]:
+def _pack_prompt(prefill: Prefill) -> Words:
     words = np.empty(prompt_words(prefill), dtype=np.int64)
     write_prompt(prefill, words)
-    shown = shown_by(prefill)
-    return words, tuple(None if place is not None and place.there else of.crops.copy() for of, place in shown)
+    return words
+
+
+def _pack_sight(sight: Sight) -> Shown:
+    pixels = None if sight.begin else torch.from_numpy(sight.picture.crops.copy())
+    return Shown(pixels, sight.picture.tiling, sight.begin, sight.end, sight.later)
 
 
 def _ordinary(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
@@ -69,8 +79,13 @@ class Executor:
         self.slots = [new_lines(layout.rows, model.device) for _ in range(limits.depth)]
         self.lanes = [new_lines(1, model.device) for _ in range(limits.rows * limits.depth)]
         self.kept = self.program.host_pictures(limits, _ordinary)
+        self.costs: Costs | None = None
         if rehearse:
             self.program.cache.poison(tuple(range(limits.pages)))
+
+    def measure(self) -> None:
+        """Find out what parts of prompts take -> `costs`."""
+        self.costs = measured(self.program, None, on_host)
 
     def launch(self, work: Work) -> float | None:
         """Apply the changes, run the forward, sample every row that does not wait for a host mask. Returns when the
@@ -82,15 +97,9 @@ class Executor:
         for prefill in step.prefills:
             self._needs.begin(prefill.start)
         if step.kind is StepKind.PREFILL:
-            for prefill in step.prefills:
-                self.program.load_adapter(prefill)
-            made: dict[str, torch.Tensor] = {}
-            for i, (prefill, (words, crops)) in enumerate(zip(step.prefills, work.prompts, strict=True)):
-                pairs = zip(shown_by(prefill), crops, strict=True)
-                pictures = [self._picture(made, of, place, crop) for (of, place), crop in pairs]
-                own = Prompt.of(prefill, torch.from_numpy(words))
-                self.program.prompt(i, prefill, own, pictures, self._layout.max_pages)
-            self.program.head(count)
+            self._prefill(work)
+            if len(step.fed) < count:
+                self.program.head(count)
         else:
             if self._rehearse:
                 self._check(count)
@@ -106,13 +115,17 @@ class Executor:
         self.slots[step.slot][:count] = self.program.batch.lines[:count]
         return began
 
-    def _picture(
-        self, made: dict[str, torch.Tensor], picture: Picture, place: HostPlace | None, crops: Crops | None
-    ) -> torch.Tensor:
-        """Embeddings of a picture of the step: `made` already for another prompt of it, kept from before, or new."""
-        found = made.get(picture.digest)
-        if found is None and crops is not None:
-            found = made[picture.digest] = self.program.encode(torch.from_numpy(crops), picture.tiling)
+    def _prefill(self, work: Work) -> None:
+        for prefill in work.step.prefills:
+            self.program.load_adapter(prefill)
+        made = dict(zip(work.digests, self.program.embed(work.pictures, self.program.encode_crops, _read), strict=True))
+        for i, (prefill, words) in enumerate(zip(work.step.prefills, work.prompts, strict=True)):
+            pictures = [self._picture(made.get(of.digest), place) for of, place in shown_by(prefill)]
+            own = Prompt.of(prefill, torch.from_numpy(words))
+            self.program.prompt(i, prefill, own, pictures, self._layout.max_pages)
+
+    def _picture(self, found: torch.Tensor | None, place: HostPlace | None) -> torch.Tensor:
+        """Embeddings of a picture: made in this step, and kept if there is a place for them, or kept from before."""
         if place is None:
             assert found is not None
             return found
@@ -181,3 +194,7 @@ class Executor:
         ):
             if bool(wrong.any()):
                 raise InvariantBroken(f"{what}: rows {rows[wrong].tolist()}")
+
+
+def _read() -> None:
+    """Pictures are in memory of their own: nobody waits for it."""

@@ -39,8 +39,8 @@ class Landing:
 
 @dataclass(slots=True, eq=False)
 class Flight(Generic[E]):
-    """A launched step on its way. `waiting` rows are unsampled, those that `left` were parked, all others are sampled
-    or closed.
+    """A launched step on its way. `waiting` rows are unsampled, those that `left` were parked or get no token of this
+    step, all others are sampled or closed.
 
     `landed`: what to wait for before the lines are read. `computed`: seconds the device spent between `started` and
     `ended`; `spans`: on what. `origin` is the flight whose forward a parked row was computed in: its failure is the
@@ -77,7 +77,8 @@ class Flights(Generic[E]):
         without its mask (I7)."""
         self._note_masks(step)
         waiting = {ref for ref in step.rows if ref.row in step.unsampled} if step.unsampled else set()
-        flight: Flight[E] = Flight(step, self.slots[step.slot], waiting)
+        left = {ref for ref in step.rows if ref.row in step.fed} if step.fed else set()
+        flight: Flight[E] = Flight(step, self.slots[step.slot], waiting, left)
         flight.landing.take(flight, self.poison)
         self._flights[step.id] = flight
         self._newest = step.id
@@ -90,7 +91,7 @@ class Flights(Generic[E]):
             else:
                 self._masked_by_host.discard(prefill.start.ref.row)
         for ref in step.rows if self._masked_by_host else ():
-            if ref.row in self._masked_by_host and ref.row not in step.unsampled:
+            if ref.row in self._masked_by_host and ref.row not in step.unsampled and ref.row not in step.fed:
                 raise InvariantBroken(f"I7: {ref} is host-masked, but step {step.id} would sample it without its mask")
 
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> Flight[E]:

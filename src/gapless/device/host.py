@@ -21,6 +21,7 @@ import torch
 
 from gapless.config import EngineConfig, HostDeviceConfig, cpu_threads
 from gapless.constrain.table import Table
+from gapless.costs import Costs
 from gapless.device.executor import Executor, pack_step
 from gapless.device.flights import Flights, Landing, blame, records_of
 from gapless.device.packet import Layout, waiting_of
@@ -39,7 +40,10 @@ class HostDevice:
         self._limits = device_limits(model, config, machine_memory())
         self._layout = step_layout(self._limits, config, self._limits.rows)
         threads = cpu_threads() if host.threads is None else host.threads
-        self._streams = Streams(partial(_build, model, table, self._limits, self._layout, host.poison, threads), host)
+        self._streams = Streams(
+            partial(_build, model, table, self._limits, self._layout, config, host.poison, threads), host
+        )
+        self._costs = self._streams.executor.costs
         self._stop = weakref.finalize(self, self._streams.stop)  # also runs when the interpreter exits
         executor = self._streams.executor
         self._slots: list[Lines] = [lines.numpy() for lines in executor.slots]
@@ -47,6 +51,11 @@ class HostDevice:
         self._flights: Flights[threading.Event] = Flights(
             [_new_landing(lines) for lines in self._slots], [_new_landing(lines) for lines in self._lanes], host.poison
         )
+
+    @property
+    def costs(self) -> Costs | None:
+        """See `Device`."""
+        return self._costs
 
     @property
     def limits(self) -> DeviceLimits:
@@ -109,9 +118,18 @@ def _new_landing(source: Lines) -> Landing:
 
 
 def _build(
-    model: Model, table: Table, limits: DeviceLimits, layout: Layout, rehearse: bool, threads: int | None
+    model: Model,
+    table: Table,
+    limits: DeviceLimits,
+    layout: Layout,
+    config: EngineConfig,
+    rehearse: bool,
+    threads: int | None,
 ) -> Executor:
     """On the compute worker: torch's thread pool belongs to the thread that uses it."""
     if threads is not None:
         torch.set_num_threads(threads)
-    return Executor(model, table, limits, layout, rehearse)
+    executor = Executor(model, table, limits, layout, rehearse)
+    if config.max_step_ms is not None:
+        executor.measure()
+    return executor

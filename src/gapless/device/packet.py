@@ -124,10 +124,10 @@ class Packet:
         return self.layout.granted if granted else self.layout.head
 
     def _head(self, step: Step) -> None:
-        if step.rows is self._rows and not step.unsampled:  # once more, as nearly always
+        if step.rows is self._rows and not step.unsampled and not step.fed:  # once more, as nearly always
             self.words[0] = step.id
             return
-        self._rows = None if step.unsampled else step.rows
+        self._rows = None if step.unsampled or step.fed else step.rows
         asked = np.where(waiting_of(step), Asked.NOTHING, Asked.SAMPLE)
         write_head(self.layout, self.words, step, asked)
 
@@ -165,15 +165,16 @@ class Packet:
 
 
 def waiting_of(step: Step) -> Mask:
-    """Bool [n]: which rows of a step wait for a host mask."""
-    if not step.unsampled:
+    """Bool [n]: which rows of a step are not sampled right behind the forward: they wait for a host mask, or for the
+    rest of their prompt."""
+    if not step.unsampled and not step.fed:
         return np.zeros(len(step.rows), dtype=np.bool_)
-    return np.isin(step.rows.numbers, list(step.unsampled))
+    return np.isin(step.rows.numbers, [*step.unsampled, *step.fed])
 
 
 def ready_of(step: Step) -> Ints:
     """Numbers of the rows that are sampled right behind the forward, int64 [n]."""
-    return step.rows.numbers[~waiting_of(step)] if step.unsampled else step.rows.numbers
+    return step.rows.numbers[~waiting_of(step)] if step.unsampled or step.fed else step.rows.numbers
 
 
 def write_head(layout: Layout, words: Words, step: Step, asked: npt.ArrayLike) -> None:
@@ -196,14 +197,20 @@ def demand(ref: RowRef, masks: Mapping[RowRef, Mask | None]) -> Asked:
     return Asked.CLOSE if masks[ref] is None else Asked.SAMPLE
 
 
+def rows_of(step: Step) -> tuple[RowRef, ...]:
+    """Whose prompts a prefill step computes: the one that is looked at only comes last."""
+    rows = tuple(prefill.start.ref for prefill in step.prefills)
+    return rows if step.look is None or step.look.ref in rows[-1:] else (*rows, step.look.ref)
+
+
 def check_step(step: Step) -> None:
     """Raises `InvariantBroken` for a step that cannot be launched."""
     if step.kind is StepKind.PARKED:
         raise InvariantBroken(f"step {step.id} is a parked row's: it has no forward; finalize it instead")
-    if step.kind is StepKind.PREFILL and step.rows != tuple(p.start.ref for p in step.prefills):
+    if step.kind is StepKind.PREFILL and step.rows != rows_of(step):
         raise InvariantBroken(f"step {step.id} prefills other rows than it names")
     for prefill in step.prefills:
-        if not prefill.ids:
+        if not prefill.ids and prefill.start.ref.row not in step.fed:
             row = prefill.start.ref.row
             raise InvariantBroken(f"row {row} is prefilled with no ids, so nothing foretells its token")
 

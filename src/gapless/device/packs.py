@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gapless.device.packet import Words
+from gapless.device.packet import PAD_ROW, Words
 from gapless.device.packing import (
     MOST_RUNS,
     MOST_TOKENS,
@@ -25,7 +26,7 @@ from gapless.device.packing import (
     token_buckets,
 )
 from gapless.models.base import KVCache, Model, Prompts
-from gapless.records import DeviceLimits, Prefill
+from gapless.records import DeviceLimits, Prefill, RowRef, RowStart
 
 
 class Packs:
@@ -88,6 +89,18 @@ class Packs:
         pack.runs.of.fill_(-1)
         pack.runs.tiles[:, 0] = -1
         self._prompts.x.zero_()
+
+    def feed_padding(self, tokens: int, most: int, before: int = 0) -> None:
+        """As `feed`, of a pack of that size full of the padding row's tokens, in runs of up to `most` that begin at
+        position `before`: to see what it takes."""
+        count = min(tokens, most - before)
+        start = RowStart(RowRef(PAD_ROW, 0), 0, 0, 0, 0, 0.0, 1.0, 0, -1, False)
+        prefill = Prefill(start, (0,) * count, ((),) * count, before, ())
+        ends = [*range(count, tokens, count), tokens]
+        pieces = [Piece(0, prefill, before, before + end - i * count) for i, end in enumerate(ends)]
+        words = np.zeros(self._layouts[tokens].words, dtype=np.int64)
+        self.write(pieces, words)
+        self.feed(pieces, torch.from_numpy(words), {})
 
     def forward(self, tokens: int, cache: KVCache) -> None:
         """One pass of a pack of that size -> `hidden`, by runs."""

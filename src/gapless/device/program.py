@@ -13,7 +13,7 @@ token's result depends neither on its company nor on whether it was prefilled or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -23,7 +23,7 @@ from gapless.constrain.table import Table
 from gapless.device.packet import PAD_ROW, Count, Inbox, Layout
 from gapless.device.packing import Piece, landings
 from gapless.device.packs import Packs
-from gapless.device.pictures import CropBatch
+from gapless.device.pictures import CropBatch, Shown
 from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
@@ -131,6 +131,25 @@ class Program:
         counts = [min(most, limits.host_pictures - first) for first in range(0, limits.host_pictures, most)]
         return [slot for count in counts for slot in allocate((count, *shape), dtype=dtype)]
 
+    def encode_crops(self, count: int) -> None:
+        """Encode as many crops as are in `pictures`."""
+        assert self.pictures is not None
+        self.pictures.encode(count)
+
+    def embed(self, shown: Iterable[Shown], encode: Callable[[int], None], read: Callable[[], None]) -> list[Tensor]:
+        """Embeddings of the pictures that are wanted now, in their order: together where the model can do that. See
+        `CropBatch.of`. Raises `InvariantBroken` for one that is encoded in parts though the model takes whole ones
+        alone."""
+        if self.pictures is not None:
+            return self.pictures.of(shown, encode, read)
+        done = []
+        for one in shown:
+            if one.pixels is None or not one.whole:
+                raise InvariantBroken("a picture is to be encoded in parts, but the model encodes whole ones alone")
+            done.append(self.encode(one.pixels, one.tiling))
+            read()
+        return done
+
     def prompt(self, place: int, prefill: Prefill, prompt: Prompt, pictures: Sequence[Tensor], columns: int) -> None:
         """Compute a sequence's picture block if it has one to compute, then feed its ids and insets -> hidden at
         `place`. `pictures`: embeddings of `pictures_of(prefill)`; `columns`: see `forward`."""
@@ -146,7 +165,8 @@ class Program:
                 self._text(prompt, slice(fed, inset.at), table, own)
             self.model.prefill_inset(picture, prefill.position + inset.at, self.cache, table, *own)
             fed = inset.at + len(picture)
-        self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)
+        if fed < len(prefill.ids):  # a part of a prompt may end with a picture
+            self.batch.hidden[place] = self._text(prompt, slice(fed, None), table, own)
 
     def together(self, tokens: int) -> None:
         """Feed the pack of that size that is in `packs`."""
@@ -167,8 +187,16 @@ class Program:
     def widest_prompt(self) -> None:
         """Feed the padding row as much at once as any prompt is, over the widest page table and through an adapter if
         there are slots: to see what it takes."""
+        self.padding_prompt(self.most_text)
+
+    @property
+    def most_text(self) -> int:
+        """How many ids of one prompt are fed at once over the widest page table."""
+        return min(self._at_once(self.rows.pages[PAD_ROW]), self.model.max_context)
+
+    def padding_prompt(self, count: int) -> None:
+        """The same with `count` ids."""
         table, device = self.rows.pages[PAD_ROW], self.model.device
-        count = min(self._at_once(table), self.model.max_context)
         ids = torch.zeros(count, dtype=torch.int64, device=device)
         positions, values = torch.arange(count, device=device), torch.full((count, 2), float(POISON), device=device)
         own = () if self.adapters is None else self._adapted(self.rows.counts[PAD_ROW, Count.ADAPTER, None])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gapless.device.packet import Words
-from gapless.records import POISON, HostPlace, Picture, Prefill
+from gapless.records import POISON, HostPlace, Picture, Prefill, Step
 
 
 def prompt_words(prefill: Prefill) -> int:
@@ -44,6 +44,36 @@ def shown_by(prefill: Prefill) -> list[tuple[Picture, HostPlace | None]]:
     """The same pictures, each with its place on the host if it has one."""
     pictures = pictures_of(prefill)
     return list(zip(pictures, prefill.places or (None,) * len(pictures), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Crops `begin`..`end` - 1 of a picture, which a step encodes; those before were encoded by earlier steps. With
+    `later` they are kept for a later step, which feeds it, else the picture is fed now and these are its last."""
+
+    picture: Picture
+    begin: int
+    end: int
+    later: bool = False
+
+
+def there_for(step: Step) -> dict[str, int]:
+    """The slots of pictures of a step, by digest, whose embeddings lie on the host."""
+    shown = [pair for prefill in step.prefills for pair in shown_by(prefill)]
+    return {of.digest: place.slot for of, place in shown if place is not None and place.there}
+
+
+def sights_of(step: Step) -> tuple[dict[str, Sight], list[Sight]]:
+    """What a step encodes: pictures of its prefills, each once, by digest; and what it looks at for later."""
+    there, found = there_for(step), dict[str, Sight]()
+    for prefill in step.prefills:
+        looked = prefill.looked
+        for picture in pictures_of(prefill):
+            if picture.digest not in there and (looked or picture.digest not in found):
+                found[picture.digest] = Sight(picture, looked, picture.count)
+            looked = 0
+    look = step.look
+    return found, [] if look is None else [Sight(look.picture, look.begin, look.end, later=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,26 @@ leases is taken here and given back here, in one place (I5). A request that can 
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import dataclass
 
 from gapless.engine.adapters import AdapterPool, Resident
 from gapless.engine.features import FeatureLedger
 from gapless.engine.needs import Pages
-from gapless.engine.prefix import PrefixCache, PrefixEntry, items_of, items_said, space_of
+from gapless.engine.prefix import Item, PrefixCache, PrefixEntry, items_of, items_said, space_of
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
 from gapless.observe.counters import Counters
 from gapless.records import DeviceLimits, HostPlace, Inset, Picture, Prefill, Prompt, RowRef
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A sequence that was given all it needs, its whole prefill, and what stands there, behind its picture."""
+
+    seq: Running
+    prefill: Prefill
+    items: tuple[Item, ...]
 
 
 class Admission:
@@ -90,30 +100,45 @@ class Admission:
                 return self._queue.pop(i)
         return None
 
-    def admit(self, limit: int, now: float) -> list[tuple[Running, Prefill]]:
-        """Lease what the next requests in line need, up to `limit` of them, and say how to prefill each."""
-        admitted: list[tuple[Running, Prefill]] = []
+    def admit(self, now: float, *, first: bool) -> Admitted | None:
+        """Lease what the next request in line needs, and say how to prefill it; `first`: nothing is in its step yet."""
         at = 0  # beyond 0: the first in line waits for a slot, see above
-        while at < len(self._queue) and len(admitted) < limit and self._rows.free:
+        while at < len(self._queue) and self._rows.free:
             history = self._queue[at].history
-            adapter, alone = history.request.adapter, history.alone
-            if alone and admitted:
-                break
+            adapter = history.request.adapter
+            if history.alone and not first:
+                return None
             if adapter is not None and (at or not self._adapters.can_lease(adapter)):
                 at += 1
                 continue
-            pair = self._lease(self._queue[at])
-            if pair is None:
-                break
+            admitted = self._lease(self._queue[at])
+            if admitted is None:
+                return None
             self._queue.pop(at)
             if history.times.admitted is None:
                 history.times.admitted = now
-            admitted.append(pair)
-            if alone:
-                break
-        return admitted
+            return admitted
+        return None
 
-    def _lease(self, waiting: Waiting) -> tuple[Running, Prefill] | None:
+    def launches(self, seq: Running, items: tuple[Item, ...], kept: int) -> None:
+        """What its prompt stands for, as far as it is launched by now: from now on others may share it. `kept`: how
+        many of its slots on the host this part uses."""
+        seq.begun, seq.items, seq.shown = True, items, seq.shown + kept
+        self._prefixes.extend(seq.path, items, seq.pages, seq.ref, through=False)
+
+    def abandon(self, seq: Running) -> None:
+        """The rest of its prompt is never launched. Nobody may find what was to come with the first part of it, nor
+        pictures that were to come."""
+        for picture in seq.pictures[seq.shown :]:
+            self._features.leave((picture,), well=picture.there)
+        del seq.pictures[seq.shown :]
+        if not seq.begun:
+            seq.begun = True
+            self._prefixes.withdraw(seq.made())
+            if seq.adapter is not None and seq.brings:
+                self._adapters.withdraw(seq.adapter)
+
+    def _lease(self, waiting: Waiting) -> Admitted | None:
         history, limits = waiting.history, self._limits
         request, picture = history.request, history.request.prompt.picture
         base = history.fed(limits.prefix)
@@ -135,12 +160,11 @@ class Admission:
         path = path or [self._prefixes.publish(space, behind, taken[:block], ref)]
         shared = self._table(path)
         self._pages.share(shared)
-        seq = Running(history, ref, base, [*shared, *taken[block:]], waiting.items, path)
-        self._prefixes.extend(path, waiting.items, seq.pages, ref, through=False)
+        seq = Running(history, ref, base, [*shared, *taken[block:]], path=path)
         if request.adapter is not None:
             seq.adapter, seq.brings = self._adapters.lease(request.adapter)
         self._roster.add(seq)
-        return seq, self._prefill(seq, behind, computes=block > 0)
+        return Admitted(seq, self._prefill(seq, behind, computes=block > 0), waiting.items)
 
     def _count(self, history: History, path: list[PrefixEntry], base: int, behind: int) -> None:
         found = path[-1].end if path else 0
@@ -191,6 +215,7 @@ class Admission:
     def release(self, seq: Running) -> RowRef:
         """Give back all a sequence holds. Only at zero refs (the caller sees to it)."""
         self._roster.remove(seq)
+        self.abandon(seq)
         if not seq.void:
             self._prefixes.extend(seq.path, seq.written(), seq.pages, seq.ref, through=True)
         self._prefixes.leave(seq.path)

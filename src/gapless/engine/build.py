@@ -13,6 +13,7 @@ from gapless.engine.admission import Admission
 from gapless.engine.blame import Blame
 from gapless.engine.book import Book
 from gapless.engine.features import FeatureLedger
+from gapless.engine.feeding import Cutting, Feeder
 from gapless.engine.loop import Loop
 from gapless.engine.mailbox import Mailbox
 from gapless.engine.masking import Masking
@@ -71,9 +72,16 @@ class Engine:
             self.counters,
         )
         places = Places(table, limits.rows)
-        planner = Planner(
-            limits, self.prefixes, self.roster, places, self.admission, config.lookahead, config.prefills_per_step
+        self.feeder = Feeder(
+            limits,
+            self.admission,
+            self.roster,
+            places,
+            config.prefills_per_step,
+            _cutting(device, config),
+            self.counters,
         )
+        planner = Planner(limits, self.prefixes, self.roster, places, self.feeder, config.lookahead)
         self.book = Book(table, self.admission, self.roster, places, limits.prefix, self.meter)
         blame = Blame(self.book, self.clock)
         self.loop = Loop(
@@ -126,3 +134,9 @@ class Engine:
         left = {name: what for name, what in held.items() if what}
         if left:
             raise InvariantBroken(f"I5: the engine is idle but still holds {left}")
+
+
+def _cutting(device: Device, config: EngineConfig) -> Cutting | None:
+    """None: no limit is wanted, or the device does not say what its steps cost."""
+    costs = device.costs if config.max_step_ms is not None else None
+    return None if costs is None or config.max_step_ms is None else Cutting(costs, config.max_step_ms / 1e3)

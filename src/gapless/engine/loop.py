@@ -71,7 +71,8 @@ class Loop:
             self.meter.launched(step.kind, self.pipeline.slots_held)
             self.pipeline.launch(step)
             for prefill in step.prefills:
-                self.masking.request(prefill.start.ref)
+                if prefill.start.ref.row in step.unsampled:
+                    self.masking.request(prefill.start.ref)
 
     def _park(self, flight: Flight) -> None:
         if flight.waiting:

@@ -17,11 +17,13 @@ from gapless.records import Ints, Mask, RowRef, Rows, Step, StepKind
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A launched step. `waiting` rows have no token yet; `sampled` rows' records are landing or have landed."""
+    """A launched step. `waiting` rows have no token yet; `sampled` rows' records are landing or have landed; `fed` rows
+    get none of this step."""
 
     step: Step
     waiting: set[RowRef] = field(default_factory=set)
     sampled: Rows = field(default_factory=Rows)
+    fed: Rows = field(default_factory=Rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,10 @@ class Pipeline:
         self._slots.popleft()
         self._refs[numbers] = refs
         flight = Flight(step, sampled=step.rows)
-        if step.unsampled:
+        if step.unsampled or step.fed:
             flight.waiting = {ref for ref in step.rows if ref.row in step.unsampled}
-            flight.sampled = Rows(ref for ref in step.rows if ref not in flight.waiting)
+            flight.fed = Rows(ref for ref in step.rows if ref.row in step.fed)
+            flight.sampled = Rows(r for r in step.rows if r not in flight.waiting and r.row not in step.fed)
             self._unsampled[list(step.unsampled)] = True
         self._flights.append(flight)
         return flight
@@ -141,7 +144,7 @@ class Pipeline:
         oldest flight has something to wait for."""
         if not self._slots:
             return True
-        return launched is None and any(f.sampled for f in self._flights)
+        return launched is None and any(f.sampled or f.fed for f in self._flights)
 
     def oldest(self) -> Flight:
         """The flight to commit next."""
@@ -157,6 +160,7 @@ class Pipeline:
         else:
             self._slots.append(flight.step.slot)
         self._refs[flight.sampled.numbers] -= 1
+        self._refs[flight.fed.numbers] -= 1
         return flight.sampled
 
     def held(self) -> dict[str, int]:

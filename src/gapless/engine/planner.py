@@ -1,8 +1,9 @@
 """What to launch next: a prefill of waiting requests or a decode of running ones.
 
 Pure decisions over ledgers it is given; launches nothing. Prefills and decodes take turns when both could go, so that
-neither starves the other. A row goes along when it has a page for its next position, fewer than `depth` steps in
-flight, no unsampled forward, and its end is not certain already.
+neither starves the other; so rows decode between the parts of a prompt that is cut. A row goes along when its prompt is
+launched, it has a page for its next position, fewer than `depth` steps in flight, no unsampled forward, and its end is
+not certain already.
 """
 
 from __future__ import annotations
@@ -13,41 +14,51 @@ from typing import Protocol
 
 import numpy as np
 
+from gapless.engine.cutting import Part
 from gapless.engine.needs import InFlight, Room
 from gapless.engine.places import Places
 from gapless.engine.sequence import Roster, Running
-from gapless.records import DeviceLimits, Ints, Mask, PageGrant, Prefill, RowRef, Rows, Step, StepKind
+from gapless.records import DeviceLimits, Ints, Mask, PageGrant, RowRef, Rows, Step, StepKind
 
 
-class Admits(Protocol):
-    """What the planner needs of admission."""
+class Feeds(Protocol):
+    """What the planner needs of whoever cuts prompts into parts."""
 
-    def admit(self, limit: int, now: float) -> list[tuple[Running, Prefill]]:
-        """Give rows and pages to the next requests in line."""
+    @property
+    def row(self) -> int | None:
+        """The row whose prompt is not all launched."""
+        ...
+
+    def drop(self) -> None:
+        """Let go of that prompt if its sequence leaves."""
+        ...
+
+    def next(self, now: float, *, lets_in: bool) -> list[tuple[Running, Part]]:
+        """The parts of the next prefill step."""
         ...
 
 
 @dataclass(slots=True)
 class Planner:
-    """Chooses rows and grants pages. `lookahead`: tokens of room granted ahead; `prefills`: most in one step."""
+    """Chooses rows and grants pages. `lookahead`: tokens of room granted ahead."""
 
     limits: DeviceLimits
     pages: Room
     roster: Roster
     places: Places
-    admission: Admits
+    feeder: Feeds
     lookahead: int
-    prefills: int
     _next_id: int = 0
     _last: StepKind = StepKind.DECODE
     _starved: bool = False
 
     def next(self, pipeline: InFlight, now: float) -> Step | None:
         """Return the next step, or None when no slot is free or no row can go."""
+        self.feeder.drop()
         slot = pipeline.free_slot()
         if slot is None:
             return None
-        prefill_first = self._last is StepKind.DECODE and not self._starved
+        prefill_first = self._last is StepKind.DECODE and (self.feeder.row is not None or not self._starved)
         step = self._prefill(slot, now) if prefill_first else self._decode(slot, pipeline)
         if step is None:
             step = self._decode(slot, pipeline) if prefill_first else self._prefill(slot, now)
@@ -56,29 +67,28 @@ class Planner:
         return step
 
     def _prefill(self, slot: int, now: float) -> Step | None:
-        if self._starved:  # pages that come back belong to rows that already run
+        parts = self.feeder.next(now, lets_in=not self._starved)  # pages that come back belong to rows that run
+        if not parts:
             return None
-        admitted = self.admission.admit(self.prefills, now)
-        if not admitted:
-            return None
-        for seq, _ in admitted:
-            room = len(seq.pages) * self.limits.page_size
-            self.places.begin(seq.ref.row, seq.history.walker, seq.base, room)
-        rows = Rows(seq.ref for seq, _ in admitted)
+        last, end = parts[-1]
         return Step(
             id=self._take_id(),
             kind=StepKind.PREFILL,
-            rows=rows,
+            rows=Rows(seq.ref for seq, _ in parts),
             slot=slot,
-            unsampled=_host_masked([seq for seq, _ in admitted]),
-            prefills=tuple(prefill for _, prefill in admitted),
+            unsampled=_host_masked([seq for seq, part in parts if part.ends]),
+            prefills=tuple(part.prefill for _, part in parts if part.prefill is not None),
             freed=self.pages.take_freed(),
+            fed=frozenset() if end.ends else frozenset((last.ref.row,)),
+            look=end.look,
         )
 
     def _decode(self, slot: int, pipeline: InFlight) -> Step | None:
         rows, self._starved = self.roster.rows, False
         ends = self.places.position[rows.numbers] + pipeline.refs_of(rows.numbers)
         goes = pipeline.carries(rows.numbers) & (ends < self.places.cap[rows.numbers])
+        if self.feeder.row is not None:
+            goes &= rows.numbers != self.feeder.row
         grants = self._make_room(rows, goes, ends)
         count = np.count_nonzero(goes)
         if not count:

@@ -88,10 +88,11 @@ class Waiting:
 @dataclass(slots=True, eq=False)
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life; `pages` its whole page
-    table, shared pages first; `items` what its prefill stands for; `path` the entries of the prefix cache it holds.
-    `brings`: its prefill puts its adapter into the slot. `pictures`: slots on the host that its prefill writes or
-    reads, until its first token. `void`: a step of it failed, so nobody else may use what it computes; unless it ended
-    by that, it begins again."""
+    table, shared pages first; `items` what its prefill stands for, as far as it was launched; `path` the entries of the
+    prefix cache it holds. `brings`: its prefill puts its adapter into the slot; `begun`: some of it was launched, or it
+    never will be. `pictures`: slots on the host that its prefill writes or reads, until its first token; `shown`: how
+    many of them were launched. `void`: a step of it failed, so nobody else may use what it computes; unless it ended by
+    that, it begins again."""
 
     history: History
     ref: RowRef
@@ -101,7 +102,9 @@ class Running:
     path: list[PrefixEntry] = field(default_factory=list)
     adapter: Resident | None = None
     brings: bool = False
+    begun: bool = False
     pictures: list[HostPicture] = field(default_factory=list)
+    shown: int = 0
     finalized: bool = False
     preempting: bool = False
     void: bool = False

@@ -23,6 +23,10 @@ class Counters:
     preemptions: int = 0
     retried: int = 0
     """Requests prefilled again by themselves because a prefill step with several failed."""
+    prompt_parts: int = 0
+    """Parts of prompts that were cut, the last of each left out."""
+    long_steps: int = 0
+    """Steps that take longer than `max_step_ms`, by the device's costs: with a part that cannot be cut."""
     parked: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
