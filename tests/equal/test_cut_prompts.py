@@ -135,27 +135,33 @@ class Notes:
         return [s for s, company in self.steps if company and seconds(s) > self.limit and pieces(s) > 1]
 
 
+def fresh_of(prefill):
+    """How many crops a prefill encodes, and how many pictures it feeds."""
+    pictures = [prefill.picture] if prefill.picture is not None else []
+    pictures += [inset.picture for inset in prefill.insets]
+    places = prefill.places or (None,) * len(pictures)
+    counts = [one.count for one, place in zip(pictures, places, strict=True) if place is None or not place.there]
+    return sum(counts) - prefill.looked, len(pictures)
+
+
 def pieces(step):
     """How many pieces a step has that could be steps of their own."""
-    crops = 0 if step.look is None else -(-(step.look.end - step.look.begin) // CROPS[0][0])
+    count = 0 if step.look is None else -(-(step.look.end - step.look.begin) // CROPS[0][0])
     for prefill in step.prefills:
-        blocks = [prefill.picture] if prefill.picture is not None else []
-        blocks += [inset.picture for inset in prefill.insets]
+        fresh, pictures = fresh_of(prefill)
         text = len(prefill.ids) - (SPEC.prefix - 1) * len(prefill.insets)
-        fresh = sum(picture.count for picture in blocks) - prefill.looked
-        crops += len(blocks) + -(-text // TOKENS[0][0]) + -(-fresh // CROPS[0][0])
-    return crops
+        count += pictures + -(-text // TOKENS[0][0]) + -(-fresh // CROPS[0][0])
+    return count
 
 
 def seconds(step):
+    """What a step takes by the costs, from the step alone."""
     crops, pictures, tokens, behind = 0, 0, 0, 0
     for prefill in step.prefills:
-        blocks = [prefill.picture] if prefill.picture is not None else []
-        blocks += [inset.picture for inset in prefill.insets]
-        crops += sum(picture.count for picture in blocks) - prefill.looked
-        pictures += len(blocks)
+        fresh, shown_here = fresh_of(prefill)
         count = len(prefill.ids) + (SPEC.prefix if prefill.picture is not None else 0)
-        tokens, behind = tokens + count, behind + len(prefill.ids) * prefill.position
+        crops, pictures, tokens = crops + fresh, pictures + shown_here, tokens + count
+        behind += len(prefill.ids) * prefill.position
     if step.look is not None:
         crops, pictures = crops + step.look.end - step.look.begin, pictures + (step.look.begin == 0)
     return COSTS.of(crops, pictures, tokens, behind)
@@ -275,7 +281,7 @@ def play_with_faults(depth, seed):
     rng = random.Random(seed)
     faults = tuple(Fault(rng.choice(("launch", "device", "wait")), rng.randrange(1, 120)) for _ in range(8))
     entries = scene(seed)
-    with stage_on("sim", depth, 3.0, faults=faults) as (stage, refereed):
+    with stage_on("sim", depth, 9.0, faults=faults) as (stage, refereed):
         stage.play(entries)
         right = expected(SPEC, entries)
         for entry in entries:
@@ -288,14 +294,14 @@ def play_with_faults(depth, seed):
 @pytest.mark.parametrize("depth", deep(2))
 def test_nothing_of_a_prompt_that_failed_in_the_middle_is_ever_used(depth):
     total = sum((play_with_faults(depth, seed) for seed in range(5)), Counter())
-    assert total["failed"] > 3 and total["parts"] > 40 and total["retried"] > 0
+    assert total["failed"] > 3 and total["parts"] > 20 and total["retried"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_nothing_of_failed_parts_is_used_in_many_scenes(depth):
     total = sum((play_with_faults(depth, seed) for seed in range(100, 130)), Counter())
-    assert total["failed"] > 30 and total["parts"] > 300
+    assert total["failed"] > 30 and total["parts"] > 150
 
 
 def lets_it_stay(self, seq):
