@@ -73,9 +73,13 @@ class Opening:
     picture_cache_host: int = 0
     """Bytes."""
 
-    def engine(self, rows: int) -> EngineConfig:
-        """The engine's part; `rows` if nothing is said about them."""
+    max_step_ms: float | None = None
+    """0: no limit."""
+
+    def engine(self, rows: int, max_step_ms: float | None = None) -> EngineConfig:
+        """The engine's part; `rows` and `max_step_ms` if nothing is said about them."""
         max_rows = rows if self.max_rows is None else self.max_rows
+        limit = max_step_ms if self.max_step_ms is None else self.max_step_ms
         return EngineConfig(
             self.depth,
             max_rows,
@@ -85,6 +89,7 @@ class Opening:
             kv_memory=self.kv_memory,
             prefix_cache=self.prefix_cache,
             picture_cache_host=self.picture_cache_host,
+            max_step_ms=limit or None,
         )
 
 

@@ -68,7 +68,6 @@ class InlineRig(_Small, CudaRig):
 def shorten(monkeypatch: Any) -> None:
     """Short answers, and no process that asks a GPU for its clocks."""
     monkeypatch.setattr(rig, "ANSWERS", LENGTHS)
-    monkeypatch.setattr(cuda_rig, "ANSWERS", LENGTHS)
     monkeypatch.setattr(cuda_rig, "clocks", _no_clocks)
 
 

@@ -28,6 +28,8 @@ SLOW = {
     "gapless bench prefill --out prefill.json --png prefill.png",
     "gapless bench prefill --text 16 --batch 1 --json",
     "gapless bench vision --out vision.json --png vision.png",
+    "gapless bench gaps --out gaps.json --png gaps.png",
+    "gapless bench gaps --max-step-ms 4 --streams 8 --json",
     "gapless bench query --out query.json --png query.png",
     "gapless bench query --concurrency 1 --waves 1 --json",
     "gapless bench serve --out serve.json --png serve.png",

@@ -39,6 +39,8 @@ __all__ = ["LARGEST", "ROWS", "Progress", "assemble", "check_size", "crop_spec",
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
 LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64, "max_context": 2**31 - 1}
 """The most that `load` takes: beyond it lies no use, only memory that runs out. A context's limit is its model's."""
+LEAST_STEP_MS, MOST_STEP_MS = 0.1, 60_000.0
+"""What `max_step_ms` may be."""
 SPARE_PICTURES = 4
 """Room of an engine process for pictures of requests that wait, beside those of all rows."""
 
@@ -67,6 +69,7 @@ def load(
     prefix_cache: bool = True,
     picture_cache: int | str = PICTURE_CACHE,
     picture_cache_host: int | str = 0,
+    max_step_ms: float | None = None,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -85,6 +88,8 @@ def load(
     of pictures, prompts and answers is kept in it for later calls that begin alike, until running ones want the room.
     `picture_cache`: bytes of decoded pictures that are kept in the caller's process likewise (0: none);
     `picture_cache_host`: of host memory for what vision made of those whose KV cache is gone, page-locked for a GPU.
+    `max_step_ms`: while others decode, prompts and pictures that would take longer are cut into parts of about so many
+    milliseconds (None: 8 on a GPU, no limit on a CPU; 0: no limit).
     `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
     4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
@@ -100,6 +105,7 @@ def load(
         kv_memory=None if kv_memory is None else _bytes("kv_memory", kv_memory),
         prefix_cache=prefix_cache,
         picture_cache_host=_bytes("picture_cache_host", picture_cache_host, 0),
+        max_step_ms=max_step_ms,
     )
     kept = _bytes("picture_cache", picture_cache, 0)
     return open_model(opening, image_limits, process=process, progress=progress, picture_cache=kept)
@@ -152,6 +158,7 @@ def _check(opening: Opening) -> None:
         raise InvalidRequest(
             f"prefix_cache must be True or False, not {shown(opening.prefix_cache)}", param="prefix_cache"
         )
+    check_step_limit(opening.max_step_ms)
     if opening.pages is not None and opening.kv_memory is not None:
         raise InvalidRequest("pages and kv_memory both say how large the KV cache is; give one", param="kv_memory")
     _check_sizes({"depth": opening.depth, "page_size": opening.page_size})
@@ -271,6 +278,17 @@ def assemble(
 def _check_sizes(sizes: Mapping[str, object]) -> None:
     for name, size in sizes.items():
         check_size(name, size, LARGEST[name])
+
+
+def check_step_limit(limit: object) -> None:
+    """Raise `InvalidRequest` unless it is None, 0, or milliseconds that a step may take."""
+    number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if limit is not None and not (number and (limit == 0 or LEAST_STEP_MS <= limit <= MOST_STEP_MS)):  # type: ignore[operator]
+        raise InvalidRequest(
+            f"max_step_ms must be milliseconds, a number from {LEAST_STEP_MS:g} to {MOST_STEP_MS:g}, or 0 for no "
+            f"limit; got {shown(limit)}",
+            param="max_step_ms",
+        )
 
 
 def check_size(name: str, size: object, largest: int) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ROWS = {"cpu": 16, "cuda": 64}
 """Requests that run at once, unless the caller says otherwise."""
+MAX_STEP_MS = {"cpu": None, "cuda": 8.0}
+"""Milliseconds of a prefill step while others decode, unless the caller says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ def load_weights(opening: Opening, progress: Progress | None = None) -> Weights:
     from gapless.device.gpus import TorchDriver, choose_device  # torch: only whoever loads a model waits for it
 
     where = choose_device(opening.device, TorchDriver())
-    config = opening.engine(rows=ROWS[where.partition(":")[0]])
+    kind = where.partition(":")[0]
+    config = opening.engine(ROWS[kind], MAX_STEP_MS[kind])
     loaded, shelf = _load_model(opening, where, progress), None
     if opening.adapters or opening.max_adapters is not None:
         shelf = Shelf.of(loaded, opening.adapters, opening.max_adapter_rank)

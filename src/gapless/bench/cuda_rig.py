@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gapless.bench.gpu import clocks, traced, warm_profiler
 from gapless.bench.rates import time_ms
-from gapless.bench.rig import ADAPTED, ANSWERS, PAGE_SIZE, SPATIAL, Inside, Isolated, Rig
+from gapless.bench.rig import ADAPTED, PAGE_SIZE, SPATIAL, Inside, Isolated, Rig
 from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import PROMPT
@@ -63,7 +63,7 @@ class CudaRig(Rig):
         prompt: int = PROMPT,
         adapters: int = 0,
         plain: bool = False,
-        answers: tuple[int, int] = ANSWERS,
+        answers: tuple[int, int] | None = None,
         max_step_ms: float | None = None,
     ) -> None:
         self._buckets = buckets

@@ -69,7 +69,7 @@ class Inside(Protocol):
 
 class Rig(ABC):
     """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture; `adapters`: how many
-    there are, of random numbers; `answers`: as `ANSWERS`; `max_step_ms`: see `EngineConfig`."""
+    there are, of random numbers; `answers`: instead of `ANSWERS`; `max_step_ms`: see `EngineConfig`."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Rig(ABC):
         rows: int,
         prompt: int = PROMPT,
         adapters: int = 0,
-        answers: tuple[int, int] = ANSWERS,
+        answers: tuple[int, int] | None = None,
         max_step_ms: float | None = None,
     ) -> None:
         self._model = model
-        self._answers = answers
+        self._answers = answers or ANSWERS
         self._max_step_ms = max_step_ms
         self._config = config
         self._model_name = name

@@ -10,6 +10,9 @@ import typer
 
 from gapless.bench.against import chosen
 from gapless.bench.decode import SECONDS, Decode
+from gapless.bench.gaps import MAX_STEP_MS as GAPS_STEP_MS
+from gapless.bench.gaps import SECONDS as GAPS_SECONDS
+from gapless.bench.gaps import Gaps
 from gapless.bench.mix import MIX, PICTURES
 from gapless.bench.prefill import SECONDS as PREFILL_SECONDS
 from gapless.bench.prefill import Prefill
@@ -58,6 +61,7 @@ app.command("compare", epilog=epilog("bench compare"))(cost.compare)
 STREAMS_HELP = "Requests at once; may be given again. Not given: 1 and 8, on a GPU 1, 8, 32, 64 and 128."
 CALLERS_HELP = "Callers at once; may be given again. Not given: 1 and 4, on a GPU 1, 4, 16 and 64."
 CLIENTS_HELP = "Callers at once; may be given again. Not given: 1 and 4, on a GPU 1, 16, 64 and 128."
+LEAST_STEP_MS = 0.1
 NO_PROMISE = (
     "Depth 2 hides the host's work behind the device's. On a CPU both share the same cores, so a small or busy machine "
     "may gain nothing from it, or lose a little; the answers are the same either way."
@@ -266,6 +270,31 @@ def vision(
     benchmark = Vision(model, device, counts, seconds)
     measured = chosen(benchmark, replace(benchmark, plain=True), against_torch)
     return run_benchmark(measured, json=json, out=out, png=png)
+
+
+@app.command("gaps", epilog=epilog("bench gaps"))
+def gaps(
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    streams: Annotated[
+        int | None, typer.Option("--streams", min=1, help="Answers that run all the time. Not given: 4, on a GPU 32.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0, help="New pictures a second. Not given: 1, on a GPU 10.")
+    ] = None,
+    max_step_ms: Annotated[
+        float, typer.Option("--max-step-ms", min=LEAST_STEP_MS, help="What prompts and pictures are cut to.")
+    ] = GAPS_STEP_MS,
+    seconds: SecondsOption = GAPS_SECONDS,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
+) -> int:
+    """Time the gaps between tokens of running answers while new pictures come in: cut, whole, and without pictures."""
+    if compare is not None:
+        return cost.compare(*compare, json=json)
+    return run_benchmark(Gaps(model, device, streams, rate, max_step_ms, seconds=seconds), json=json, out=out, png=png)
 
 
 def measure(

@@ -113,6 +113,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench vision --out vision.json --png vision.png", "all rows, kept and drawn"),
         Example("gapless bench vision --crops 2 --json", "one row, for machines"),
     ),
+    "bench gaps": (
+        Example("gapless bench gaps --out gaps.json --png gaps.png", "quiet, cut and whole, kept and drawn"),
+        Example("gapless bench gaps --max-step-ms 4 --streams 8 --json", "another limit, for machines"),
+    ),
     "bench query": (
         Example("gapless bench query --out query.json --png query.png", "all rows, kept and drawn"),
         Example("gapless bench query --concurrency 1 --waves 1 --json", "one caller, for machines"),

@@ -144,6 +144,17 @@ PrefixCache = Annotated[
     Switch | None,
     typer.Option("--prefix-cache", rich_help_panel=RUN, help="off: what was computed is not kept for later requests."),
 ]
+MaxStep = Annotated[
+    float | None,
+    typer.Option(
+        "--max-step-ms",
+        metavar="MS",
+        min=0,
+        rich_help_panel=RUN,
+        help="What prompts and pictures are cut to while others decode. Not given: 8 on a GPU, no limit on a CPU; 0: "
+        "no limit.",
+    ),
+]
 Adapter = Annotated[
     list[str] | None,
     typer.Option(
@@ -184,6 +195,7 @@ def serve(
     max_context: MaxContext = None,
     prefix_cache: PrefixCache = None,
     picture_cache_host: PictureCacheHost = None,
+    max_step_ms: MaxStep = None,
     process: Process = None,
     adapter: Adapter = None,
     max_adapters: MaxAdapters = None,
@@ -211,6 +223,7 @@ def serve(
         "pages": pages,
         "kv_memory": kv_memory,
         "picture_cache_host": picture_cache_host,
+        "max_step_ms": max_step_ms,
         "max_context": max_context,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,

@@ -49,6 +49,8 @@ class Accounting:
     idle_ms: float
     host: dict[str, float]
     in_flight: tuple[float, ...]
+    longest_step_ms: float = 0.0
+    """Of all since the engine began, in a difference too."""
 
     @classmethod
     def of(cls, meter: Meter) -> Accounting:
@@ -61,6 +63,7 @@ class Accounting:
             idle_ms=1e3 * bubble.idle,
             host={part.label: 1e3 * meter.spent[part] for part in Part},
             in_flight=(1e3 * (meter.held[0] - meter.spent[Part.MAIL]), *(1e3 * seconds for seconds in meter.held[1:])),
+            longest_step_ms=1e3 * bubble.longest,
         )
 
     def __sub__(self, earlier: Accounting) -> Accounting:
@@ -73,6 +76,7 @@ class Accounting:
             idle_ms=self.idle_ms - earlier.idle_ms,
             host={part: spent - earlier.host[part] for part, spent in self.host.items()},
             in_flight=tuple(now - then for now, then in zip(self.in_flight, earlier.in_flight, strict=True)),
+            longest_step_ms=self.longest_step_ms,
         )
 
     @property
@@ -114,8 +118,8 @@ class Accounting:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, flat: the counters and `cached_share`; `busy_ms`, `idle_ms`, `idle_share`, `step_ms`,
-        `decode_ms`; `KIND_busy_ms` by kind of step; `PART_ms` of the host's work and `wait_REASON_ms` of its waits;
-        `wall_ms`; `steps_in_flight`, and `in_flight_ms`, a list by number of steps."""
+        `decode_ms`, `longest_step_ms`; `KIND_busy_ms` by kind of step; `PART_ms` of the host's work and
+        `wait_REASON_ms` of its waits; `wall_ms`; `steps_in_flight`, and `in_flight_ms`, a list by number of steps."""
         whole = (
             "cached_share",
             "busy_ms",
@@ -123,6 +127,7 @@ class Accounting:
             "idle_share",
             "step_ms",
             "decode_ms",
+            "longest_step_ms",
             "wall_ms",
             "steps_in_flight",
         )

@@ -32,6 +32,8 @@ class Bubble:
 
     kinds: dict[StepKind, Busy] = field(default_factory=_by_kind)
     idle: float = 0.0
+    longest: float = 0.0
+    """Seconds of the longest step of all."""
     _last_end: float | None = None
 
     def note(self, kind: StepKind, arrival: Arrival) -> None:
@@ -40,6 +42,7 @@ class Bubble:
         spent = self.kinds[kind]
         spent.steps += 1
         spent.seconds += computed
+        self.longest = max(self.longest, computed)
         until = arrival.started if self._last_end is None else self._last_end
         self._last_end = max(until, arrival.ended)
         self.idle += self._last_end - until - computed  # below 0 for a step within a pause that was counted before

@@ -154,6 +154,7 @@ class Sheet:
             ("pictures_on_host_bytes", held.host_bytes, "What they take."),
             ("steps_in_flight", held.steps_in_flight, "Steps in flight."),
             ("adapters_resident", held.adapters, "Adapters on the device."),
+            ("longest_step_seconds", snapshot.accounting.longest_step_ms / 1e3, "Device time of the longest step."),
         ):
             gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
             gauge.add_metric([model], value)
@@ -198,6 +199,8 @@ class Sheet:
             ("prefix_evictions", counted.prefix_evictions, "Entries of the prefix cache that made room."),
             ("host_picture_hits", counted.host_hits, "Pictures brought from host memory instead of being encoded."),
             ("host_picture_evictions", counted.host_evictions, "Pictures in host memory that made room for others."),
+            ("prompt_parts", counted.prompt_parts, "Parts of prompts that were cut, the last of each left out."),
+            ("long_steps", counted.long_steps, "Steps that could not be cut to max_step_ms."),
             ("prefix_copies", counted.prefix_copies, "Partly filled pages of picture blocks that were copied."),
         ):
             counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])

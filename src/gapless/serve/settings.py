@@ -69,6 +69,7 @@ class ServerSettings(BaseSettings):
     """Bytes; also a text like 8GB, see `config.bytes_of`."""
     prefix_cache: bool = True
     picture_cache_host: int = 0
+    max_step_ms: Annotated[float, Field(ge=0, le=60_000)] | None = None
     """Bytes, as `kv_memory`; 0: none."""
 
     host: str = "127.0.0.1"
