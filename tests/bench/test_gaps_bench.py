@@ -7,28 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.small_rigs import CONFIG, MODEL, InlineRig
+from tests.bench.small_rigs import MicroRig
 
-from gapless.bench import gaps_run
 from gapless.bench.gaps import COLUMNS, Gaps
 from gapless.bench.gaps_run import GapsBench, Heard, Options, Way
 from gapless.cli.main import main
 from gapless.costs import Costs
 from gapless.engine.feeding import Cutting
 
-SMALL = Options(max_step_ms=5.0, streams=2, rate=40.0, tilings=((1, 1), (2, 2)), answer=9, length=0.1, slices=1)
+SMALL = Options(
+    max_step_ms=5.0, streams=2, rate=40.0, tilings=((1, 1), (2, 2)), answer=9, length=0.12, slices=1, seconds=600
+)
 COSTS = Costs(((5, 1e-3),), ((16, 3e-3), (64, 12e-3)), whole=True)
 
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    """Of one run on the CUDA device's own code, with costs that are told."""
-    rig = InlineRig((6,))
+    """Of one run on the CPU device, with costs and a clock that are told."""
+    rig = MicroRig(6)
     rig._answers = (760, 761)
     session = rig.session(2)
     session.engine.feeder.cutting = Cutting(COSTS, 5e-3)
     bench, clock = GapsBench(rig, SMALL), iter(range(10**9))
-    bench.now = lambda: next(clock) * 2e-4
+    bench.now = lambda: next(clock) * 1e-3
     try:
         return bench.run(list)
     finally:
@@ -73,4 +74,3 @@ def test_the_command_measures_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFix
     words = ["--device", "cpu", "--streams", "1", "--rate", "2", "--max-step-ms", "20", "--seconds", "20"]
     assert main(["bench", "gaps", *words, "--out", str(out), "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["benchmark"] == "gaps" == json.loads(out.read_text())["benchmark"]
-    assert gaps_run.WAYS == ("quiet", "whole", "cut") and CONFIG and MODEL
