@@ -25,7 +25,7 @@ Timer = Callable[[Callable[[], None]], float]
 """Seconds of some work, from when the device begins it until it is done."""
 TIMES = 2
 """How often each is timed; the shortest counts, the first also loads what is needed."""
-SIZES = (16, 64, 256, 1024)
+SIZES = (16, 32, 64, 128, 256, 512, 1024)
 """Tokens of texts that are timed where each goes alone."""
 AROUND = 256
 """Tokens of the text that is timed once more at the end of the longest context."""
