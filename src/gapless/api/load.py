@@ -95,18 +95,11 @@ def load(
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     usual = Opening(str(model), device, dtype, depth, max_rows, page_size, pages, constraints, threads, revision)
-    opening = replace(
-        usual,
-        graphs=graphs,
-        adapters=_adapters(adapters),
-        max_adapters=max_adapters,
-        max_adapter_rank=max_adapter_rank,
-        max_context=max_context,
-        kv_memory=None if kv_memory is None else _bytes("kv_memory", kv_memory),
-        prefix_cache=prefix_cache,
-        picture_cache_host=_bytes("picture_cache_host", picture_cache_host, 0),
-        max_step_ms=max_step_ms,
-    )
+    slots = replace(usual, adapters=_adapters(adapters), max_adapters=max_adapters, max_adapter_rank=max_adapter_rank)
+    memory = None if kv_memory is None else _bytes("kv_memory", kv_memory)
+    host = _bytes("picture_cache_host", picture_cache_host, 0)
+    sized = replace(slots, max_context=max_context, kv_memory=memory, picture_cache_host=host)
+    opening = replace(sized, graphs=graphs, prefix_cache=prefix_cache, max_step_ms=max_step_ms)
     kept = _bytes("picture_cache", picture_cache, 0)
     return open_model(opening, image_limits, process=process, progress=progress, picture_cache=kept)
 

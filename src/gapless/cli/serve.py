@@ -221,14 +221,12 @@ def serve(
         "depth": depth,
         "max_rows": max_rows,
         "pages": pages,
-        "kv_memory": kv_memory,
-        "picture_cache_host": picture_cache_host,
-        "max_step_ms": max_step_ms,
         "max_context": max_context,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,
         "max_adapter_rank": max_adapter_rank,
     }
+    flags |= {"kv_memory": kv_memory, "picture_cache_host": picture_cache_host, "max_step_ms": max_step_ms}
     flags |= {"max_requests": max_requests, "rate_limit": rate_limit, "rate_burst": rate_burst}
     switches = {"graphs": graphs, "prefix_cache": prefix_cache, "process": process}
     flags |= {name: switch is Switch.ON for name, switch in switches.items() if switch is not None}
