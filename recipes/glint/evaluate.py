@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from recipes.glint import report
 from recipes.glint.asking import GREEDY, ask
@@ -35,6 +35,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import gapless
+from gapless.config import KVDType
 
 SCHEMA = 1
 BUNDLED = Path(gapless.__file__).parent / "assets" / "glint"
@@ -51,12 +52,13 @@ class Plan:
     seed: int
     device: str
     threads: int | None = None
+    kv_dtype: KVDType = "auto"
 
 
 def open_model(plan: Plan) -> gapless.VLM:
     """The model behind an engine of its own; the bundled folder is loaded as users load it, by name."""
     name = "glint" if plan.folder == BUNDLED.resolve() else plan.folder
-    return gapless.load(name, device=plan.device, threads=plan.threads)
+    return gapless.load(name, device=plan.device, threads=plan.threads, kv_dtype=plan.kv_dtype)
 
 
 def sit(vlm: gapless.VLM, plan: Plan, numbers: Sequence[int]) -> Iterator[list[Mark]]:
@@ -151,6 +153,7 @@ def summary(marks: Sequence[Mark], plan: Plan, timed: dict[str, Any], seconds: f
         "requests": len(marks),
         "seconds": round(seconds, 1),
         "device": plan.device,
+        "kv_dtype": plan.kv_dtype,
         "versions": versions(),
         "floors_met": all(t["met"] for t in report.targets(scores)),
         "targets": report.targets(scores),
@@ -204,6 +207,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--weights", type=Path, default=BUNDLED, help="a folder laid out like the bundled model's")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kv-dtype", choices=get_args(KVDType), default="auto", help="how keys and values are kept")
     parser.add_argument("--processes", type=positive, default=1, help="each with an engine of its own")
     parser.add_argument("--json", nargs="?", const="-", help="write the report here; without a name, print it")
     parser.add_argument("--pictures", type=Path, help="a folder for sheets of wrong answers in the worst categories")
@@ -218,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     console = Console(stderr=True)
     threads = 1 if args.processes > 1 and args.device == "cpu" else None
-    plan = Plan(args.weights.resolve(), args.scenes, args.seed, args.device, threads)
+    plan = Plan(args.weights.resolve(), args.scenes, args.seed, args.device, threads, args.kv_dtype)
     marks, timed, seconds = run(plan, args.processes, console)
     summed = summary(marks, plan, timed, seconds)
     show(summed, console)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVDType = Literal["auto", "fp8"]
+"""How keys and values are kept: in the model's dtype, or in FP8 (e4m3fn), a byte each."""
 Constraints = Literal["device", "host"]
 
 
@@ -72,6 +74,7 @@ class Opening:
     prefix_cache: bool = True
     picture_cache_host: int = 0
     """Bytes."""
+    kv_dtype: KVDType = "auto"
 
     max_step_ms: float | None = None
     """0: no limit."""

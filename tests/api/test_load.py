@@ -30,6 +30,7 @@ from gapless.weights.hub import ASSETS
         *({"device": v} for v in (None, ["cpu"], 10**5000)),
         *({"constraints": v} for v in (None, ["host"])),
         *({"dtype": v} for v in (None, "int8")),
+        *({"kv_dtype": v} for v in (None, "float8")),
     ],
     ids=lambda wrong: next(iter(wrong)),
 )

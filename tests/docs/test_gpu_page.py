@@ -28,7 +28,7 @@ README, PAGE, MEASURED = (
 class FullSize:
     """Moondream 2 without its weights: what sizing asks of a model."""
 
-    config, dtype = random_config("moondream-2"), torch.bfloat16
+    config, dtype, kv_dtype = random_config("moondream-2"), torch.bfloat16, torch.bfloat16
     max_context, prefix, vocab = config.text.max_context, 730, config.text.vocab_size
     page_bytes, picture_bytes = Moondream.page_bytes, Moondream.picture_bytes
 

@@ -7,6 +7,7 @@ import pytest
 
 from gapless.config import EngineConfig
 from gapless.device.sizing import device_limits
+from gapless.models.base import Model
 from gapless.models.footprint import Footprint
 from gapless.models.moondream.config import MOONDREAM_3, REVISION, REVISIONS, MoondreamConfig, read_config, with_context
 from gapless.models.moondream.footprint import footprint
@@ -17,6 +18,8 @@ from gapless.weights.hub import ASSETS, have
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "memory.md").read_text()
 ROWS = (1, 8, 16, 32, 64)
+KEPT = {"Moondream 2": REVISIONS[REVISION], "Moondream 3": REVISIONS[MOONDREAM_3]}
+"""Those that the table has with keys and values in FP8, too."""
 MODELS: dict[str, MoondreamConfig] = {
     "glint": read_config(read_json(ASSETS / "glint" / CONFIG)),
     "Moondream 2": REVISIONS[REVISION],
@@ -34,7 +37,8 @@ def test_the_table_is_the_codes_own() -> None:
     told = re.findall(r"^\| (?!-|model\b).*$", PAGE, flags=re.M)
     head = " | ".join(f"{rows} row{'s' * (rows > 1)}" for rows in ROWS)
     assert f"| model | weights | a token | {head} |" in PAGE
-    assert told == [line(name, footprint(config, 2)) for name, config in MODELS.items()]
+    halves = [line(f'{name}, `kv_dtype="fp8"`', footprint(config, 2, kept=1)) for name, config in KEPT.items()]
+    assert told == [line(name, footprint(config, 2)) for name, config in MODELS.items()] + halves
 
 
 def test_what_a_picture_takes_on_the_gpu_and_on_the_host() -> None:
@@ -54,12 +58,17 @@ def test_what_a_picture_takes_on_the_gpu_and_on_the_host() -> None:
 
 def test_what_is_told_is_what_is_taken() -> None:
     """The arithmetic against a model that was loaded, the ledger's sizes, and what an inspection adds up."""
-    model = load_model("glint", "cpu").model
-    took = footprint(MODELS["glint"], model.dtype.itemsize)
+    for kept in ("auto", "fp8"):
+        model = load_model("glint", "cpu", kv_dtype=kept).model
+        took = footprint(MODELS["glint"], model.dtype.itemsize, kept=model.kv_dtype.itemsize)
+        check(model, took)
+    assert inspect(have("glint")).facts.memory["float32"] == took.weights
+
+
+def check(model: Model, took: Footprint) -> None:
     for rows in ROWS:
         limits = device_limits(model, EngineConfig(max_rows=rows), 2**62)
         assert limits.pages * model.page_bytes(limits.page_size) == took.cache(rows)
-    assert inspect(have("glint")).facts.memory["float32"] == took.weights
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -13,6 +13,7 @@ from torch import Tensor
 from gapless.kernels import reference
 from gapless.kernels.fused import Decoder
 from gapless.kernels.graphed import Graphed
+from gapless.kernels.kept import as_stored
 from gapless.kernels.prompts import Runs, Turns
 from gapless.kernels.triton.folding import pack
 
@@ -43,7 +44,16 @@ class PlainPrompts:
         said = F.linear(x, weight, bias)
         out.copy_(out + said if bias is None else said)
 
-    def place(self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor) -> None:
+    def place(
+        self,
+        up: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        runs: Runs,
+        turns: Turns,
+        inner: Tensor,
+        scales: Tensor | None = None,
+    ) -> None:
         self.calls.append("place")
         inner.fill_(torch.nan)
         heads = keys.shape[1]
@@ -53,11 +63,18 @@ class PlainPrompts:
             assert (runs.of[rows] == runs.of[rows][0]).all()
             own = pages[at]
             _, k, v = _parts(up[rows, : 3 * dim], at, turns, rows, heads)
-            keys[own, :, at % keys.shape[2]] = k
-            values[own, :, at % keys.shape[2]] = v
+            reference.write_kv(k, v, keys, values, (own, at % keys.shape[2]), scales)
 
     def attend(
-        self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor, last: bool
+        self,
+        up: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        runs: Runs,
+        turns: Turns,
+        inner: Tensor,
+        last: bool,
+        scales: Tensor | None = None,
     ) -> None:
         self.calls.append("attend")
         heads, page = keys.shape[1], keys.shape[2]
@@ -65,7 +82,7 @@ class PlainPrompts:
         for number, (rows, at, pages) in enumerate(self._runs(runs, keys)):
             q, _, _ = _parts(up[rows, : 3 * dim], at, turns, rows, heads)
             every = torch.arange(len(pages))
-            k, v = keys[pages, :, every % page], values[pages, :, every % page]
+            k, v = (part.to(q.dtype) for part in reference.read_kv(keys, values, (pages, every % page), scales))
             scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
             hidden = every >= runs.sees[rows, None]
             seen = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
@@ -82,7 +99,7 @@ class PlainPrompts:
         for _, count, _, base, source, row in runs.runs.tolist():
             if count and base % page:
                 target = int(runs.tables[row, base // page])
-                for cache in (keys, values):
+                for cache in map(as_stored, (keys, values)):
                     cache[:, target, :, : base % page] = cache[:, source, :, : base % page]
 
     def _runs(self, runs: Runs, keys: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:

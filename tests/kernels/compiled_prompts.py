@@ -18,13 +18,14 @@ ALIGNED = [["tt.divisibility", 16]]
 SIZES = {"moondream-2": (2048, 8192, 32), "glint": (256, 512, 4)}
 
 
-def kernels(size, tile, kind, page, scaled, bulk):
-    """(kernel, pointer and scalar types, constants, warps)."""
+def kernels(size, tile, kind, page, scaled, bulk, fp8):
+    """(kernel, pointer and scalar types, constants, warps). `fp8`: keys and values are kept so."""
     dim, fed, heads = SIZES[size]
     half, wide, index, long = f"*{kind}", "*fp32", "*i32", "*i64"
+    stored, scales = ("*u8", {"scales": wide}) if fp8 else (half, {})
     both = {"D": dim, "UP": 3 * dim + fed, "INNER": dim + fed, "H": heads, "ROTARY": dim // heads // 2, "PAGE": page}
-    caches = {"up": half, "keys": half, "values": half, "runs": index, "tables": long, "cos": wide, "sin": wide}
-    caches |= {"said": half, "levels": half, "inner": half, "entries": "i32"}
+    caches = {"up": half, "keys": stored, "values": stored, "runs": index, "tables": long, "cos": wide, "sin": wide}
+    caches |= scales | {"said": half, "levels": half, "inner": half, "entries": "i32"}
     yield (
         prompt.norm,
         dict.fromkeys(("x", "n", "weight", "shift", "bias"), half),
@@ -48,7 +49,7 @@ def kernels(size, tile, kind, page, scaled, bulk):
         )
     yield (
         prompt.tails,
-        {"keys": half, "values": half, "runs": index, "tables": long}
+        {"keys": stored, "values": stored, "runs": index, "tables": long}
         | dict.fromkeys(("layers", "pages", "entries"), "i32"),
         {"H": heads, "PAGE": page, "WIDE": dim // heads},
         4,
@@ -58,8 +59,13 @@ def kernels(size, tile, kind, page, scaled, bulk):
 def main(capability: int) -> None:
     """One line a kernel: what it is, and its shared memory."""
     shared = SHARED[capability] * 1024
-    for size, kind, page, scaled in (("moondream-2", "bf16", 16, True), ("glint", "fp16", 64, False)):
-        for kernel, types, constants, warps in kernels(size, PROMPT, kind, page, scaled, capability >= 90):
+    for size, kind, page, scaled, fp8 in (
+        ("moondream-2", "bf16", 16, True, False),
+        ("glint", "fp16", 64, False, False),
+        ("moondream-2", "bf16", 16, True, True),
+    ):
+        for kernel, types, own, warps in kernels(size, PROMPT, kind, page, scaled, capability >= 90, fp8):
+            constants = own if "scales" in types or "scales" not in kernel.arg_names else {**own, "scales": None}
             source = ASTSource(
                 kernel,
                 {**types, **dict.fromkeys(constants, "constexpr")},

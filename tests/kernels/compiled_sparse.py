@@ -89,13 +89,14 @@ def main(capability: int, *rows: int) -> None:
 
     JITFunction.run = compiled
     for of, dtype in ((MOONDREAM_3, torch.bfloat16), (GLINT, torch.float16)):
-        for narrow in (False, True):
+        for narrow, fp8 in ((False, False), (True, False), (True, True)):  # `fp8`: keys and values are kept so
             step = TritonSparseStep(decoder(of, dtype, narrow), gpu)
             for count in rows or (1, *MANY):
                 x = torch.empty(count, of.dim, dtype=dtype, device="meta")
-                cache = torch.empty(2, 9, of.heads, 16, of.dim // of.heads, dtype=dtype, device="meta")
+                kept, by = (FP8, torch.empty(2, 2, of.heads, device="meta")) if fp8 else (dtype, None)
+                cache = torch.empty(2, 9, of.heads, 16, of.dim // of.heads, dtype=kept, device="meta")
                 at = torch.empty(count, dtype=torch.int64, device="meta")
-                step.logits(step.forward(x, at, at[:, None].expand(-1, 64), cache, cache))
+                step.logits(step.forward(x, at, at[:, None].expand(-1, 64), cache, cache, by))
 
 
 if __name__ == "__main__":

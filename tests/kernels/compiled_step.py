@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gapless.kernels.triton import step_jit as step
-from gapless.kernels.triton.choices import BATCHES, Dims, Gpu, choice, padded
+from gapless.kernels.triton.choices import BATCHES, Dims, Gpu, choice, over_bytes, padded
 from gapless.kernels.triton.decode import PARTS
 from gapless.kernels.triton.table import built_in
 
@@ -25,7 +25,7 @@ def kernels(dims, rows, gpu, kind):
     chosen = choice(dims, rows, FLOATS[kind], gpu)
     bm, tiles, parts = padded(rows), dims.dim // chosen.down.bn, dims.dim // PARTS
     half, wide, index, long = f"*{kind}", "*fp32", "*i32", "*i64"
-    ahead = chosen.ahead
+    ahead, scan = chosen.ahead, over_bytes(chosen.scan, rows)
 
     def shape(tile):
         return {"BM": bm, "BN": tile.bn, "BK": tile.bk, "STAGES": tile.stages, "MODE": tile.mode, "PDL": chosen.pdl}
@@ -50,6 +50,14 @@ def kernels(dims, rows, gpu, kind):
         {**both, "H": dims.heads, "ROTARY": dims.rotary, "PAGE": 16, "SPLITS": chosen.scan.splits, "BT": chosen.scan.bt}
         | {"STAGES": chosen.scan.stages, "PDL": chosen.pdl},
         chosen.scan.warps,
+    )
+    yield (  # over keys and values in FP8
+        step.scan,
+        {"qkv": half, "keys": "*u8", "values": "*u8", "tables": long, "positions": long, "cos": wide, "sin": wide}
+        | {"inner": half, "parts": wide, "arrived": index, "columns": "i32", "scale": "fp32", "scales": wide},
+        {**both, "H": dims.heads, "ROTARY": dims.rotary, "PAGE": 16, "SPLITS": scan.splits, "BT": scan.bt}
+        | {"STAGES": scan.stages, "PDL": chosen.pdl},
+        scan.warps,
     )
     share = (dims.dim + dims.inner) // chosen.down.splits
     yield (
@@ -81,7 +89,8 @@ def main(capability: int) -> None:
         for rows in BATCHES:
             kind = "fp16" if rows == 8 else "bf16"
             for kernel, types, own, warps in kernels(dims, rows, gpu, kind):
-                constants = {**without_adapters(kernel), **own}
+                usual = without_adapters(kernel)
+                constants = {name: value for name, value in usual.items() if name not in types} | own
                 source = ASTSource(
                     kernel,
                     {**types, **dict.fromkeys(constants, "constexpr")},

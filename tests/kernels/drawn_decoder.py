@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from tests.kernels.drawn_kept import draw_scales, rounded, told
 from torch import Tensor
 
 from gapless.kernels import reference
@@ -22,6 +23,8 @@ class Scene:
     x: Tensor
     positions: Tensor
     tables: Tensor
+    scales: Tensor | None = None
+    """Of caches that are kept in FP8: what keys and values are, stands in them all the same."""
 
 
 def draw(
@@ -37,6 +40,7 @@ def draw(
     longest: int = 96,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    fp8: bool = False,
 ) -> Scene:
     """Norms that scale and shift, biases that matter, pages in random order, NaN wherever nothing was written."""
     g = torch.Generator(device).manual_seed(seed)
@@ -69,7 +73,9 @@ def draw(
     row, t = torch.nonzero(t < positions[:, None], as_tuple=True)[0], t[t < positions[:, None]]
     for cache in caches:
         cache[tables[row, t // page], :, t % page] = normal(len(t), heads, wide)
-    return Scene(decoder, caches[:layers], caches[layers:], normal(rows, dim), positions, tables)
+    scales = draw_scales(layers, heads, g) if fp8 else None
+    keys, values = (rounded(c, scales if scales is None else scales[:, i]) for i, c in enumerate(caches.chunk(2)))
+    return Scene(decoder, keys, values, normal(rows, dim), positions, tables, scales)
 
 
 def draw_adapters(scene: Scene, seed: int, ranks: list[int], slots: list[int], rank: int = 64) -> StepAdapters:
@@ -123,7 +129,10 @@ def step(scene: Scene, adapters: StepAdapters | None = None) -> tuple[Tensor, Te
         qkv = _added(_linear(n, block.qkv), n, adapters, i, "qkv")
         q, k, v = qkv.view(len(x), 3, decoder.heads, -1).unbind(1)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-        seen = torch.stack([_attend(scene, r, q[r], k[r], v[r], keys, values) for r in range(len(x))])
+        by = (None, None) if scene.scales is None else scene.scales[i].unbind()
+        seen = torch.stack(
+            [_attend(scene, r, q[r], told(k[r], by[0]), told(v[r], by[1]), keys, values) for r in range(len(x))]
+        )
         thought = _added(_linear(n, block.fc1), n, adapters, i, "fc1")
         inner = torch.nn.functional.gelu(thought, approximate="tanh")
         attended = _added(_linear(seen, block.proj), n, adapters, i, "proj")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from tests.kernels.drawn_kept import draw_scales, rounded, told
 from torch import Tensor
 
 from gapless.kernels.graphed import Graphed
@@ -35,6 +36,8 @@ class PromptScene:
     heads: int
     inner: Tensor
     firsts: list[int] = field(default_factory=list)
+    scales: Tensor | None = None
+    """[2, H] of a cache that is kept in FP8: what keys and values are, stands in it all the same."""
 
     @property
     def dim(self) -> int:
@@ -56,6 +59,7 @@ def draw_prompts(
     longest: int = 1024,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    fp8: bool = False,
 ) -> PromptScene:
     """`spare`: tokens and tiles that nobody is, behind the others; `runs`: how many there are room for. NaN wherever
     nothing was written, and in all that the kernels are to write."""
@@ -99,6 +103,8 @@ def draw_prompts(
     cos, sin = Graphed().rope_tables(longest, wide // 2, 10_000.0, torch.device(device))
     said = normal(tokens, 2 * heads) if tau else None
     levels = normal(longest, heads).abs() if tau else None
+    scales = draw_scales(1, heads, g)[0] if fp8 else None
+    by = (None, None) if scales is None else scales.unbind()
     up = normal(tokens, 3 * dim + fed)
     up[tokens - spare :] = torch.nan
     return PromptScene(
@@ -108,11 +114,12 @@ def draw_prompts(
         ),
         turns=Turns(cos, sin, said, levels),
         up=up,
-        keys=keys,
-        values=values,
+        keys=rounded(keys, by[0]),
+        values=rounded(values, by[1]),
         heads=heads,
         inner=torch.full((tokens, dim + fed), torch.nan, dtype=dtype, device=device),
         firsts=firsts,
+        scales=scales,
     )
 
 
@@ -123,13 +130,13 @@ def feed_plainly(scene: PromptScene, last: bool = False) -> tuple[Tensor, Tensor
     keys, values = scene.keys.double(), scene.values.double()
     inner = torch.full(scene.inner.shape, torch.nan, dtype=torch.float64, device=keys.device)
     inner[:, dim:] = torch.nn.functional.gelu(scene.up[:, 3 * dim :].double(), approximate="tanh")
-    turned = {}
+    turned, by = {}, (None, None) if scene.scales is None else scene.scales.unbind()
     for i, piece in enumerate(scene.pieces):
         q, k, v = _parts(scene, i)
         pages = _pages(scene, i, torch.arange(piece.position + piece.count, device=keys.device))
         at = torch.arange(piece.position, piece.position + piece.count, device=keys.device)
-        keys[pages[at], :, at % page] = k.to(scene.keys.dtype).double()
-        values[pages[at], :, at % page] = v.to(scene.keys.dtype).double()
+        keys[pages[at], :, at % page] = told(k.to(scene.up.dtype).double(), by[0])
+        values[pages[at], :, at % page] = told(v.to(scene.up.dtype).double(), by[1])
         turned[i] = q, pages
     for i, piece in enumerate(scene.pieces):
         q, pages = turned[i]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from tests.kernels.drawn_kept import draw_scales, rounded, told
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
@@ -26,6 +27,8 @@ class Sparse:
     x: Tensor
     positions: Tensor
     tables: Tensor
+    scales: Tensor | None = None
+    """As `drawn_decoder.Scene.scales`."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def draw(
     longest: int = 96,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    fp8: bool = False,
 ) -> Sparse:
     """Pages in random order, NaN wherever nothing was written. `narrow`: experts are FP8."""
     drawn = Drawing(seed, dtype, device)
@@ -115,7 +119,9 @@ def draw(
     row, t = torch.nonzero(t < positions[:, None], as_tuple=True)[0], t[t < positions[:, None]]
     for cache in caches:
         cache[tables[row, t // page], :, t % page] = drawn.normal(len(t), of.heads, wide)
-    return Sparse(decoder, caches[: of.layers], caches[of.layers :], drawn.normal(rows, of.dim), positions, tables)
+    scales = draw_scales(of.layers, of.heads, drawn.generator) if fp8 else None
+    keys, values = (rounded(c, scales if scales is None else scales[:, i]) for i, c in enumerate(caches.chunk(2)))
+    return Sparse(decoder, keys, values, drawn.normal(rows, of.dim), positions, tables, scales)
 
 
 def step(scene: Sparse, forced: list[Tensor] | None = None) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -127,7 +133,10 @@ def step(scene: Sparse, forced: list[Tensor] | None = None) -> tuple[Tensor, Ten
         n = _norm(x, block.ln)
         q, k, v = _scaled(_linear(n, block.qkv), block.scaling, scene.positions, decoder.heads)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-        seen = torch.stack([_attend(scene, i, q[i], k[i], v[i], keys, values) for i in range(len(x))])
+        by = (None, None) if scene.scales is None else scene.scales[number].unbind()
+        seen = torch.stack(
+            [_attend(scene, i, q[i], told(k[i], by[0]), told(v[i], by[1]), keys, values) for i in range(len(x))]
+        )
         mlp = block.mlp
         if isinstance(mlp, Dense):
             said = _linear(gelu(_linear(n, mlp.fc1), approximate="tanh"), mlp.fc2)

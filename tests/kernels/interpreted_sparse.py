@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from tests.kernels.drawn_kept import kept, read
 from tests.kernels.drawn_sparse import ODD, Sizes, draw, step
 
 from gapless.kernels.triton.choices import Gpu
@@ -19,9 +20,11 @@ SCENES: list[tuple[int, dict[str, Any]]] = [
     (33, {"narrow": True, "of": Sizes(layers=1, dense=0)}),
     (65, {"of": Sizes(layers=1, dense=0, share=1)}),
     (40, {"of": Sizes(layers=1, dense=0)}),
+    (1, {"of": ODD, "fp8": True}),
+    (17, {"fp8": True}),
 ]
-"""Numbers of rows of different choices, and how their decoders differ from the usual."""
-TIED = len(SCENES) - 1
+"""Numbers of rows of different choices, and how their decoders differ from the usual; `fp8`: so their caches are."""
+TIED = 6
 """In this scene routers say the same of all experts, so that all rows take the first ones."""
 
 
@@ -43,9 +46,11 @@ def main(only: list[int]) -> None:
                 block.mlp.router.bias.zero_()
                 forced.append((torch.arange(block.mlp.up.count) < block.mlp.count).expand(rows, -1))
         fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}))
-        keys, values = scene.keys.clone(), scene.values.clone()
-        hidden = fused.forward(scene.x, scene.positions, scene.tables, keys, values)
+        each = (None, None) if scene.scales is None else scene.scales.unbind(1)
+        caches = [kept(cache, by) for cache, by in zip((scene.keys, scene.values), each, strict=True)]
+        hidden = fused.forward(scene.x, scene.positions, scene.tables, *caches, scene.scales)
         logits = fused.logits(hidden)
+        keys, values = (read(cache, by) for cache, by in zip(caches, each, strict=True))
         *right, taken = step(scene, forced)
         unseen = [torch.equal(a.isnan(), b.isnan()) for a, b in ((keys, scene.keys), (values, scene.values))]
         stored = off(
@@ -53,7 +58,7 @@ def main(only: list[int]) -> None:
         )
         counted = all(torch.equal(a[: who.shape[1]], who.sum(0)) for a, who in zip(fused.taken, taken, strict=True))
         figures = (off(hidden, right[0]), off(logits, right[1]), stored, all(unseen), counted, fused.launches)
-        print(rows, *figures, flush=True)
+        print(f"{rows}{'fp8' * how.get('fp8', False)}", *figures, flush=True)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def test_a_step_is_right_when_interpreted() -> None:
     scenes = run("interpreted_sparse", interpret="1", seconds=600)
     assert [(scene[0], scene[-1]) for scene in scenes] == [
         ("1", "7"), ("1", "7"), ("3", "12"), ("17", "12"), ("33", "8"), ("65", "8"),
-        ("40", "8")
+        ("40", "8"), ("1fp8", "7"), ("17fp8", "12")
     ]  # fmt: skip
-    for _, hidden, logits, stored, unseen, counted, _ in scenes:
-        assert max(float(hidden), float(logits), float(stored)) < 1e-5
+    for which, hidden, logits, stored, unseen, counted, _ in scenes:  # in FP8 a number may go either of two ways
+        assert max(float(hidden), float(logits), float(stored)) < (1e-2 if which.endswith("fp8") else 1e-5)
         assert unseen == "True", "something was written, or left out, that should not"
         assert counted == "True", "not the likeliest experts were taken"
 

@@ -38,9 +38,9 @@ def run(script: str, *arguments: str, interpret: str, seconds: float) -> list[li
 @needs_triton
 def test_a_step_is_right_when_interpreted() -> None:
     scenes = run("interpreted_step", interpret="1", seconds=300)
-    assert [scene[0] for scene in scenes] == ["1", "3", "17", "65"]
-    for _, hidden, logits, stored, unseen in scenes:
-        assert max(float(hidden), float(logits), float(stored)) < 1e-5
+    assert [scene[0] for scene in scenes] == ["1", "3", "17", "65", "1fp8", "17fp8"]
+    for which, hidden, logits, stored, unseen in scenes:  # in FP8 a number near the middle of two may go either way
+        assert max(float(hidden), float(logits), float(stored)) < (1e-2 if which.endswith("fp8") else 1e-5)
         assert unseen == "True", "something was written, or left out, that should not"
 
 
@@ -49,7 +49,7 @@ def test_a_step_is_right_when_interpreted() -> None:
 @pytest.mark.parametrize("capability", [10 * major + minor for major, minor in capabilities()])
 def test_every_kernel_compiles_for_every_card_within_its_memory(capability: int) -> None:
     compiled = run("compiled_step", str(capability), interpret="0", seconds=600)
-    assert len(compiled) == 2 * 5 * len(BATCHES)
+    assert len(compiled) == 2 * 6 * len(BATCHES)
     assert {name for name, *_ in compiled} == {"entry", "up", "scan", "down", "head"}
 
 

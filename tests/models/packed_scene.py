@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gapless.kernels.kept import as_stored
 from gapless.kernels.prompts import Runs
 from gapless.models.moondream.cache import PagedKV
 from gapless.models.moondream.model import Moondream
@@ -75,7 +76,8 @@ class Scene:
             for i, text in enumerate(self.texts):
                 at = torch.arange(self.model.prefix + len(text), device=mine.device)
                 pages = self.tables[i + 1, at // PAGE]
-                assert _off(mine[:, pages, :, at % PAGE], other[:, pages, :, at % PAGE]) < error
+                there, wanted = (as_stored(of)[:, pages, :, at % PAGE].view(of.dtype) for of in (mine, other))
+                assert _off(there.double(), wanted.double()) < error
 
 
 def _side_by_side(

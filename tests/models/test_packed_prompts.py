@@ -8,6 +8,7 @@ from tests.fakes.micro import micro_config, micro_tensors
 from tests.fakes.plain_prompts import TILE, Packing
 from tests.models.packed_scene import Scene
 
+from gapless.config import KVDType
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.prompts import PackedText, beside
@@ -15,16 +16,16 @@ from gapless.models.moondream.prompts import PackedText, beside
 ERROR = 1e-5
 
 
-def model(third: bool, packing: bool = True) -> Moondream:
+def model(third: bool, packing: bool = True, kept: KVDType = "auto") -> Moondream:
     raw = micro_config(third=third)
-    return Moondream(read_config(raw), micro_tensors(raw), Packing() if packing else None)
+    return Moondream(read_config(raw), micro_tensors(raw), Packing() if packing else None, kept)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "kept"), [(1, "auto"), (2, "auto"), (3, "fp8")])
 @pytest.mark.parametrize("third", [False, True])
 @torch.inference_mode()
-def test_pictures_and_a_text_that_shares_one_are_as_one_after_the_other(third, seed):
-    packing = model(third)
+def test_pictures_and_a_text_that_shares_one_are_as_one_after_the_other(third, seed, kept):
+    packing = model(third, kept=kept)
     prompts = PackedText.of(packing.text, 0, 16, 64, 5)
     assert prompts is not None and prompts.tile == TILE
     scene = Scene.draw(packing, prompts, seed, spare=3)

@@ -1,10 +1,11 @@
 """A row's result is the same bits alone or among others, in any place, decoded or prefilled again, in any page layout.
 
-Three shapes: the micro model, one as wide as the bundled model (256 wide, heads of 64), since GEMM kernels differ, and
-the micro model of the third generation.
+Shapes: the micro model, one as wide as the bundled model (256 wide, heads of 64), since GEMM kernels differ, the micro
+model of the third generation, and both generations with keys and values in FP8.
 """
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,16 +19,19 @@ from gapless.models.moondream.model import Moondream
 
 PREFIX = 17
 COORD, SIZE = 5, 6
+THIRD = pytest.param("third fp8", 15, marks=pytest.mark.slow)
 
 
 @cache
 def model(shape: str) -> Moondream:
-    config: dict[str, Any] = micro_config(max_context=512, third=shape == "third")
+    config: dict[str, Any] = micro_config(max_context=512, third=shape.startswith("third"))
     if shape == "wide":
         config["text"] |= {"dim": 256, "ff_dim": 512, "vocab_size": 1000}
         config["vision"]["proj_out_dim"] = 256
         config["region"] |= {"dim": 256, "inner_dim": 128}
-    return Moondream(read_config(config), micro_tensors(config, seed=5))
+    return Moondream(
+        read_config(config), micro_tensors(config, seed=5), kv_dtype="fp8" if shape.endswith("fp8") else "auto"
+    )
 
 
 def tokens(m: Moondream, count: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -72,8 +76,7 @@ def inference():
         yield
 
 
-@pytest.mark.parametrize("shape", ["micro", "wide", "third"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("shape", "seed"), [*product(("micro", "wide", "third"), range(3)), ("fp8", 0), THIRD])
 def test_a_row_alone_among_sixteen_and_in_any_order(shape: str, seed: int) -> None:
     m = model(shape)
     g = torch.Generator().manual_seed(seed)
@@ -98,8 +101,9 @@ def test_a_row_alone_among_sixteen_and_in_any_order(shape: str, seed: int) -> No
             assert torch.equal(head(alone)[0], whole[row])
 
 
-@pytest.mark.parametrize("shape", ["micro", "wide", "third"])
-@pytest.mark.parametrize("prompt", [1, 15, 16, 21])
+@pytest.mark.parametrize(
+    ("shape", "prompt"), [*product(("micro", "wide", "third"), (1, 15, 16, 21)), ("fp8", 15), THIRD]
+)
 def test_decoded_and_prefilled_again_are_the_same(shape: str, prompt: int) -> None:
     m = model(shape)
     g = torch.Generator().manual_seed(prompt)
@@ -142,8 +146,9 @@ def test_several_prompts_in_one_call_are_the_same_as_one_by_one() -> None:
     assert torch.equal(joined.step(rows, ids, values, positions), expected)
 
 
-def test_a_prompt_in_two_pieces_is_the_same_as_in_one() -> None:
-    m = model("micro")
+@pytest.mark.parametrize("shape", ["micro", "fp8"])
+def test_a_prompt_in_two_pieces_is_the_same_as_in_one(shape: str) -> None:
+    m = model(shape)
     ids, values = tokens(m, 50, torch.Generator().manual_seed(3))
     whole, pieces = Sequences(m, 1), Sequences(m, 1)
     first = pieces.prompt(0, ids[:23], values[:23])
@@ -151,8 +156,9 @@ def test_a_prompt_in_two_pieces_is_the_same_as_in_one() -> None:
     assert torch.equal(torch.cat((first, second)), whole.prompt(0, ids, values))
 
 
-def test_a_forked_prefix_is_as_good_as_ones_own() -> None:
-    m = model("micro")
+@pytest.mark.parametrize("shape", ["micro", "fp8"])
+def test_a_forked_prefix_is_as_good_as_ones_own(shape: str) -> None:
+    m = model(shape)
     ids, values = tokens(m, 20, torch.Generator().manual_seed(4))
     own = Sequences(m, 1)
     expected = own.prompt(0, ids, values)

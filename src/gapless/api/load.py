@@ -14,7 +14,7 @@ from gapless.api.opening import ROWS, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.shelf import Shelf, adapter_path
 from gapless.api.vlm import VLM
-from gapless.config import PICTURE_CACHE, Constraints, DType, EngineConfig, ImageLimits, Opening, bytes_of
+from gapless.config import PICTURE_CACHE, Constraints, DType, EngineConfig, ImageLimits, KVDType, Opening, bytes_of
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
@@ -70,6 +70,7 @@ def load(
     picture_cache: int | str = PICTURE_CACHE,
     picture_cache_host: int | str = 0,
     max_step_ms: float | None = None,
+    kv_dtype: KVDType = "auto",
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -92,6 +93,7 @@ def load(
     milliseconds (None: 8 on a GPU, no limit on a CPU; 0: no limit).
     `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
     4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
+    `kv_dtype` "fp8" keeps keys and values in a byte each: half the memory and half the reads; answers may differ.
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     usual = Opening(str(model), device, dtype, depth, max_rows, page_size, pages, constraints, threads, revision)
@@ -99,7 +101,7 @@ def load(
     memory = None if kv_memory is None else _bytes("kv_memory", kv_memory)
     host = _bytes("picture_cache_host", picture_cache_host, 0)
     sized = replace(slots, max_context=max_context, kv_memory=memory, picture_cache_host=host)
-    opening = replace(sized, graphs=graphs, prefix_cache=prefix_cache, max_step_ms=max_step_ms)
+    opening = replace(sized, graphs=graphs, prefix_cache=prefix_cache, max_step_ms=max_step_ms, kv_dtype=kv_dtype)
     kept = _bytes("picture_cache", picture_cache, 0)
     return open_model(opening, image_limits, process=process, progress=progress, picture_cache=kept)
 
@@ -143,6 +145,9 @@ def _check(opening: Opening) -> None:
     if opening.dtype not in get_args(DType):
         known = ", ".join(get_args(DType))
         raise InvalidRequest(f"dtype {shown(opening.dtype)} is unknown; use {known}", param="dtype")
+    if opening.kv_dtype not in get_args(KVDType):
+        known = " or ".join(map(repr, get_args(KVDType)))
+        raise InvalidRequest(f"kv_dtype must be {known}, not {shown(opening.kv_dtype)}", param="kv_dtype")
     if opening.constraints not in get_args(Constraints):
         raise InvalidRequest(
             f'constraints must be "device" or "host", not {shown(opening.constraints)}', param="constraints"

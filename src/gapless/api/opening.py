@@ -74,6 +74,7 @@ def _load_model(opening: Opening, device: str, progress: Progress | None) -> Loa
             opening.revision,
             progress=progress,
             max_context=opening.max_context,
+            kv_dtype=opening.kv_dtype,
         )
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(torch.device(device))

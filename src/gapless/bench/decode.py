@@ -12,7 +12,8 @@ from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, get_args
 
 from gapless.bench.against import chosen
 from gapless.bench.command import Report, Save, add_against_torch, finish, numbers, parser_of
@@ -20,6 +21,7 @@ from gapless.bench.hostpart import ROWS, measure_null
 from gapless.bench.joined import joined
 from gapless.bench.load import check_sizes, load, names_of, where
 from gapless.bench.text import table
+from gapless.config import KVDType
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,13 +34,16 @@ HOST_COLUMNS = ("device", "rows", "plan_ms", "launch_ms", "wait_ms", "commit_ms"
 CHOICES = ("greedy", "default", "both")
 STREAMS = {"cpu": (1, 8), "cuda": (1, 8, 32, 64, 128)}
 SECONDS = 150.0
+FP8_CACHE = ", KV cache in FP8"
+"""Behind a model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
     """The benchmark; see `Benchmark`. `streams` and `host_rows` None: the device's usual ones. `kinds`: of `KINDS`,
-    rows that do more than write text, measured beside the others. `plain`: with torch's kernels alone. `model` may name
-    several kinds of random weights, see `names_of`; they are measured one after the other, in one report."""
+    rows that do more than write text, measured beside the others. `plain`: with torch's kernels alone. `kv_dtypes`:
+    how keys and values are kept; `prompt`: ids behind a row's picture, None for the usual few. `model` may name several
+    kinds of random weights, see `names_of`; all are measured one after the other, in one report."""
 
     model: str | None = None
     device: str = "auto"
@@ -51,6 +56,8 @@ class Decode:
     host_rows: tuple[int, ...] | None = None
     kinds: tuple[str, ...] = ()
     plain: bool = False
+    kv_dtypes: tuple[KVDType, ...] = ("auto",)
+    prompt: int | None = None
 
     @property
     def title(self) -> str:
@@ -75,44 +82,52 @@ class Decode:
         streams = self.streams or STREAMS[kind]
         host_rows = self.host_rows or ((1,) if kind == "cpu" else ROWS)
         samplers = (*(CHOICES[:2] if self.sampler == "both" else (self.sampler,)), *self.kinds)
-        names = names_of(self.model)
-        seconds = self.seconds / len(names)
+        each = list(product(names_of(self.model), self.kv_dtypes))
+        seconds = self.seconds / len(each)
         options = Options(streams, self.depths, seconds, host_rows=host_rows, waves=self.waves, samplers=samplers)
+        options = options if self.prompt is None else replace(options, prompt=self.prompt)
         done: list[Report] = []
-        for name in names:
-            done.append(self._one(name, device, options, partial(_save_with, save, tuple(done)), progress))
+        for name, kept in each:
+            done.append(self._one(name, kept, device, options, partial(_save_with, save, tuple(done)), progress))
         return joined(done)
 
-    def _one(self, name: str | None, device: str, options: Options, save: Save, progress: Progress | None) -> Report:
-        """Measure one model."""
+    def _one(
+        self,
+        name: str | None,
+        kept: KVDType,
+        device: str,
+        options: Options,
+        save: Save,
+        progress: Progress | None,
+    ) -> Report:
+        """Measure one model over one kind of cache."""
         from gapless.bench.decode_run import Bench
 
-        rig = self._rig(name, device, tuple(sorted({*options.streams, *options.host_rows})))
+        rig = self._rig(name, kept, device, tuple(sorted({*options.streams, *options.host_rows})), options.prompt)
         try:
             return Bench(rig, options, progress=progress).run(save)
         finally:
             rig.close()
             gc.unfreeze()
 
-    def _rig(self, name: str | None, device: str, buckets: tuple[int, ...]) -> Rig:
+    def _rig(self, name: str | None, kept: KVDType, device: str, buckets: tuple[int, ...], prompt: int) -> Rig:
         from gapless.bench.rig import ADAPTED, ADAPTERS
 
-        loaded, adapters = load(name, device, self.plain), ADAPTERS if ADAPTED in self.kinds else 0
+        loaded, adapters = load(name, device, self.plain, kept), ADAPTERS if ADAPTED in self.kinds else 0
+        of = loaded.model, loaded.config, loaded.name + (FP8_CACHE if kept == "fp8" else "")
         if device == "cpu":
             from gapless.bench.cpu_rig import CpuRig
 
-            return CpuRig(loaded.model, loaded.config, loaded.name, buckets[-1], adapters=adapters)
+            return CpuRig(*of, buckets[-1], prompt, adapters)
         from gapless.bench.cuda_rig import CudaRig
 
-        return CudaRig(
-            loaded.model, loaded.config, loaded.name, buckets, self.graphs, adapters=adapters, plain=self.plain
-        )
+        return CudaRig(*of, buckets, self.graphs, prompt, adapters, self.plain)
 
     def complete(self, report: Report) -> bool:
         """Whether every number of streams was measured at every depth with every sampler, and on a GPU its parts."""
         streams = self.streams or STREAMS["cpu" if report["device"] == "cpu" else "cuda"]
         kinds = (2 if self.sampler == "both" else 1) + len(self.kinds)
-        wanted = len(streams) * len(self.depths) * kinds * len(names_of(self.model))
+        wanted = len(streams) * len(self.depths) * kinds * len(names_of(self.model)) * len(self.kv_dtypes)
         needed = ("period_ms",) if report["device"] == "cpu" else ("period_ms", "forward_ms")
         whole = [row for row in report["rows"] if all(row[name] is not None for name in needed)]
         return len(whole) == wanted
@@ -153,6 +168,13 @@ def _kinds(given: str) -> tuple[str, ...]:
     return kinds
 
 
+def _kept(given: str) -> tuple[KVDType, ...]:
+    found = tuple(kind for kind in get_args(KVDType) if kind in given.split(","))
+    if not given or set(found) != set(given.split(",")):
+        raise ArgumentTypeError(f"--kv-dtype is {given!r}; give one or more of {', '.join(get_args(KVDType))}")
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns 0, 1 if a row is not whole, 2 if nothing could be measured."""
     usual = Decode()
@@ -164,6 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--waves", type=int, default=usual.waves, help="how often each row is measured")
     parser.add_argument("--host-rows", type=numbers, help="rows of the host's part")
     parser.add_argument("--graphs", choices=("on", "off"), default="on")
+    parser.add_argument("--kv-dtype", type=_kept, default=("auto",), help="how keys and values are kept: auto,fp8")
+    parser.add_argument("--prompt", type=int, help="ids behind each picture")
     add_against_torch(parser)
     parser.add_argument("--host-only", action="store_true", help="the engine's own part alone; needs no GPU")
     given = parser.parse_args(arguments)
@@ -181,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.graphs == "on",
         given.host_rows,
         given.also,
+        kv_dtypes=given.kv_dtype,
+        prompt=given.prompt,
     )
     return finish(chosen(decode, replace(decode, plain=True), given.against_torch), given.out, given.png, given.json)
 

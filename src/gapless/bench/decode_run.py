@@ -47,7 +47,7 @@ from gapless.bench.rig import ADAPTED, SPATIAL, Inside, Rig
 from gapless.bench.sections import Sections
 from gapless.bench.timed import Session
 from gapless.bench.trace import gaps_of
-from gapless.bench.wave import Wave, advance, questions, ride
+from gapless.bench.wave import FAR, PROMPT, Wave, advance, questions, ride
 from gapless.records import Request
 
 REST_SECONDS = 12.0
@@ -59,7 +59,7 @@ Save = Callable[[Mapping[str, Any]], None]
 class Options:
     """What to measure. `seconds`: no new section begins after that long. `settled`: full steps before the isolated
     replays, `before_trace`: before a trace of `traced` steps; `host_steps`: of the host's part at each of `host_rows`;
-    `waves`: how often each row is measured."""
+    `waves`: how often each row is measured; `prompt`: ids behind a picture."""
 
     streams: tuple[int, ...] = (1, 8, 32, 64, 128)
     depths: tuple[int, ...] = (1, 2)
@@ -71,6 +71,7 @@ class Options:
     host_steps: int = 40
     waves: int = 3
     samplers: tuple[str, ...] = SAMPLERS
+    prompt: int = PROMPT
 
     @property
     def keys(self) -> list[Key]:
@@ -197,7 +198,18 @@ class Bench:
         temperature, top_p = self.rig.sampler if sampler == DEFAULT else (0.0, 1.0)
         program = "detect" if sampler == SPATIAL else "text"
         adapters = [*self.rig.adapters, None] if sampler == ADAPTED else [None]
-        return questions(rows, first, side, temperature=temperature, top_p=top_p, program=program, adapters=adapters)
+        text, prompt = self.rig.config.text, self.options.prompt
+        return questions(
+            rows,
+            first,
+            side,
+            min(FAR, text.max_context - text.prefix_attn - prompt),
+            temperature=temperature,
+            top_p=top_p,
+            prompt=prompt,
+            program=program,
+            adapters=adapters,
+        )
 
     def _null(self) -> None:
         self.host += measure_null(self.options.host_rows, self.options.depths[-1], self.options.host_steps)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gapless.config import KVDType
+
 if TYPE_CHECKING:
     from gapless.models.registry import Loaded
 
@@ -23,17 +25,17 @@ def where(device: str) -> str:
     return choose_device(device, TorchDriver())
 
 
-def load(model: str | None, device: str, plain: bool = False) -> Loaded:
+def load(model: str | None, device: str, plain: bool = False, kv_dtype: KVDType = "auto") -> Loaded:
     """Load on `device` ("cpu" or "cuda:N"): bfloat16 on a GPU, float32 on a CPU. A name of `random_weights.SIZES` is
-    random weights of those dimensions. `plain`: torch's kernels alone."""
+    random weights of those dimensions. `plain`: torch's kernels alone; `kv_dtype`: of the KV cache."""
     from gapless.models.moondream.random_weights import SIZES
     from gapless.models.registry import load_model, random_model
 
     name = model or (BUNDLED if device == "cpu" else RANDOM)
     size = SIZES[0] if name == RANDOM else name
     if size in SIZES:
-        return random_model(size, device, plain=plain)
-    return load_model(name, device, plain=plain)
+        return random_model(size, device, plain=plain, kv_dtype=kv_dtype)
+    return load_model(name, device, plain=plain, kv_dtype=kv_dtype)
 
 
 def names_of(model: str | None) -> list[str | None]:

@@ -120,7 +120,13 @@ class Rig(ABC):
     @property
     def roofline(self) -> Roofline:
         """What a step must read, and how fast this machine reads."""
-        return Roofline.of(self._config.text, self.itemsize, self.rates.bandwidth, self.expert_itemsize)
+        sizes = self.expert_itemsize, self.kv_dtype.itemsize
+        return Roofline.of(self._config.text, self.itemsize, self.rates.bandwidth, *sizes)
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of keys and values as they are kept."""
+        return self._model.kv_dtype if isinstance(self._model, Moondream) else self._model.dtype
 
     @property
     def side(self) -> int:
@@ -175,7 +181,11 @@ class Rig(ABC):
         return {
             **facts_of(self._model.device),
             "device": self.name,
-            "model": {"name": self._model_name, "dtype": str(self._model.dtype).removeprefix("torch.")},
+            "model": {
+                "name": self._model_name,
+                "dtype": str(self._model.dtype).removeprefix("torch."),
+                "kv_dtype": str(self.kv_dtype).removeprefix("torch."),
+            },
             "kernels": kernels_of(self._model),
             **self.rates.as_dict(),
         }

@@ -64,10 +64,17 @@ class Roofline:
     text: TextConfig | None = None
 
     @classmethod
-    def of(cls, text: TextConfig, itemsize: int, bandwidth: float, expert_itemsize: int | None = None) -> Roofline:
-        """A decoder's whose weights, keys and values take `itemsize` bytes each, but those of experts another number,
-        if it is given."""
-        weights, token = decode_weight_bytes(text, itemsize), kv_token_bytes(text, itemsize)
+    def of(
+        cls,
+        text: TextConfig,
+        itemsize: int,
+        bandwidth: float,
+        expert_itemsize: int | None = None,
+        kv_itemsize: int | None = None,
+    ) -> Roofline:
+        """A decoder's whose weights, keys and values take `itemsize` bytes each, but those of experts, and keys and
+        values, another number, if it is given."""
+        weights, token = decode_weight_bytes(text, itemsize), kv_token_bytes(text, kv_itemsize or itemsize)
         return cls(weights, token, bandwidth, (expert_itemsize or itemsize) * expert_weights(text), text)
 
     def step_bytes(self, rows: int, context: float, read: float | None = None) -> float:

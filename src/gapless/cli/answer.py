@@ -50,6 +50,7 @@ def loaded(engine: Engine) -> Iterator[VLM]:
             kv_memory=engine.kv_memory,
             max_context=engine.max_context,
             prefix_cache=engine.prefix_cache is Switch.ON,
+            kv_dtype=engine.kv_dtype.for_load(),
             progress=progress,
         )
     if vlm.plan is not None:

@@ -45,6 +45,7 @@ from gapless.cli.options import (
     DTypeChoice,
     DTypeOption,
     GraphsOption,
+    KVDTypeChoice,
     ModelOption,
     ReportJsonOption,
     Switch,
@@ -115,6 +116,13 @@ def decode(
     waves: WavesOption = 3,
     seconds: SecondsOption = SECONDS,
     graphs: GraphsOption = Switch.ON,
+    kv_dtype: Annotated[
+        list[KVDTypeChoice] | None,
+        typer.Option("--kv-dtype", metavar="KIND", help="How the KV cache is kept: auto or fp8; may be given again."),
+    ] = None,
+    prompt: Annotated[
+        int | None, typer.Option("--prompt", metavar="N", min=1, help="Ids behind each picture. Default: 14.")
+    ] = None,
     against_torch: AgainstTorchOption = False,
     host_only: Annotated[
         bool, typer.Option("--host-only", help="The engine's own part alone; loads no model.")
@@ -142,6 +150,8 @@ def decode(
         waves,
         seconds,
         graphs is Switch.ON,
+        kv_dtypes=tuple(kind.for_load() for kind in kv_dtype or (KVDTypeChoice.AUTO,)),
+        prompt=prompt,
     )
     measured = chosen(benchmark, replace(benchmark, plain=True), against_torch)
     return run_benchmark(measured, json=json, out=out, png=png)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 OURS = f"{LICENCE}, as the package"
 ROWS_TOLD = (1, 8, 16, 32, 64)
 """Requests at once, of which it is said what they take."""
+KEPT = "fp8"
+"""In which keys and values may be kept, whatever the weights are in."""
 TWIN = "float16"
 """Takes what bfloat16 takes."""
 SPELT_OUT = 20
@@ -115,7 +117,8 @@ def _facts(found: Inspected, name: str, problems: Sequence[str]) -> dict[str, An
     from gapless.weights.hub import BUNDLED
 
     config, numbers = found.config, found.facts
-    caches = {dtype: _cache(config, itemsize) for dtype, itemsize in MEMORY_IN.items()} if config else {}
+    kept = {**MEMORY_IN, KEPT: 1}
+    caches = {dtype: _cache(config, itemsize) for dtype, itemsize in kept.items()} if config else {}
     dims = {part: asdict(getattr(config, part)) for part in ("text", "vision", "region")} if config else {}
     licence = OURS if name in BUNDLED else terms_of(name, config.revision if config else "")
     return {

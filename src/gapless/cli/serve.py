@@ -21,6 +21,7 @@ from gapless.cli.options import (
     MOST_ROWS,
     RUN,
     DTypeChoice,
+    KVDTypeChoice,
     Switch,
     read_adapters,
 )
@@ -134,6 +135,10 @@ KvMemory = Annotated[
         help="The same, like 8GB; more than all rows need is room for the prefix cache.",
     ),
 ]
+KVDType = Annotated[
+    KVDTypeChoice | None,
+    typer.Option("--kv-dtype", metavar="KIND", rich_help_panel=RUN, help="auto, or fp8: twice the tokens in as much."),
+]
 MaxContext = Annotated[
     int | None,
     typer.Option(
@@ -192,6 +197,7 @@ def serve(
     max_rows: MaxRows = None,
     pages: Pages = None,
     kv_memory: KvMemory = None,
+    kv_dtype: KVDType = None,
     max_context: MaxContext = None,
     prefix_cache: PrefixCache = None,
     picture_cache_host: PictureCacheHost = None,
@@ -217,16 +223,16 @@ def serve(
         "request_timeout": request_timeout,
         "drain_timeout": drain_timeout,
         "device": device,
-        "dtype": None if dtype is None else dtype.for_load(),
         "depth": depth,
         "max_rows": max_rows,
-        "pages": pages,
         "max_context": max_context,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,
         "max_adapter_rank": max_adapter_rank,
     }
-    flags |= {"kv_memory": kv_memory, "picture_cache_host": picture_cache_host, "max_step_ms": max_step_ms}
+    kinds = {"dtype": dtype, "kv_dtype": kv_dtype}
+    flags |= {name: kind.for_load() for name, kind in kinds.items() if kind is not None}
+    flags |= {"pages": pages, "kv_memory": kv_memory, "picture_cache_host": picture_cache_host, "max_step_ms": max_step_ms}
     flags |= {"max_requests": max_requests, "rate_limit": rate_limit, "rate_burst": rate_burst}
     switches = {"graphs": graphs, "prefix_cache": prefix_cache, "process": process}
     flags |= {name: switch is Switch.ON for name, switch in switches.items() if switch is not None}

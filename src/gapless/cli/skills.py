@@ -22,6 +22,8 @@ from gapless.cli.options import (
     GazeSeedOption,
     GraphsOption,
     JsonOption,
+    KVDTypeChoice,
+    KVDTypeOption,
     KvMemoryOption,
     LengthChoice,
     LengthOption,
@@ -86,6 +88,7 @@ def query(
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
     kv_memory: KvMemoryOption = None,
+    kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
@@ -108,12 +111,10 @@ def query(
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
-    return answer(
-        ask,
-        read_pictures(pictures or []),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache),
-        output,
+    engine = Engine(
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
     )
+    return answer(ask, read_pictures(pictures or []), engine, output)
 
 
 def caption(
@@ -136,6 +137,7 @@ def caption(
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
     kv_memory: KvMemoryOption = None,
+    kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
@@ -157,12 +159,10 @@ def caption(
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     ask = Ask("caption", length.value, settings)
-    return answer(
-        ask,
-        read_pictures(_some(pictures)),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache),
-        output,
+    engine = Engine(
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
     )
+    return answer(ask, read_pictures(_some(pictures)), engine, output)
 
 
 def point(
@@ -181,6 +181,7 @@ def point(
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
     kv_memory: KvMemoryOption = None,
+    kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
@@ -195,7 +196,7 @@ def point(
     )
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
     engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
     )
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
@@ -215,6 +216,7 @@ def detect(
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
     kv_memory: KvMemoryOption = None,
+    kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
@@ -229,7 +231,7 @@ def detect(
     )
     ask = Ask("detect", object, settings)
     engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
     )
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
@@ -250,6 +252,7 @@ def segment(
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
     kv_memory: KvMemoryOption = None,
+    kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
@@ -261,12 +264,10 @@ def segment(
     adapters = read_adapters(adapter)
     settings = checked_settings(adapter=chosen_adapter(adapters, use_adapter), max_tokens=max_tokens, timeout=timeout)
     ask = Ask("segment", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    return answer(
-        ask,
-        read_pictures(_some(pictures)),
-        Engine(model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache),
-        Output(json, draw, stream),
+    engine = Engine(
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
     )
+    return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw, stream))
 
 
 def gaze(
@@ -286,6 +287,7 @@ def gaze(
     max_rows: MaxRowsOption = None,
     pages: PagesOption = None,
     kv_memory: KvMemoryOption = None,
+    kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
     adapter: AdapterOption = None,
@@ -298,7 +300,7 @@ def gaze(
     settings = checked_settings(adapter=chosen_adapter(adapters, use_adapter), seed=seed, timeout=timeout)
     ask = Ask("gaze", "gaze", settings, spatial_refs=[place], force=force)
     engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache
+        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
     )
     return answer(ask, read_pictures([picture]), engine, Output(json, draw))
 

@@ -157,18 +157,31 @@ class Kernels(Protocol[P]):
         """(page, offset) int64 [T] each: where the tokens of `paging` write."""
         ...
 
-    def write_kv(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> None:
-        """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset)."""
-        ...
+    def write_kv(
+        self,
+        k: Tensor,
+        v: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        cell: tuple[Tensor, Tensor],
+        scales: Tensor | None = None,
+    ) -> None:
+        """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset).
 
-    def read_kv(self, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Load k, v [S, H, D] from a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [S].
-
-        Nothing else is read.
+        `scales` float32 [2, H] of a cache in FP8, here and below: see `kernels.kept`.
         """
         ...
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: P) -> Tensor:
+    def read_kv(
+        self, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor], scales: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Load k, v [S, H, D] from a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [S].
+
+        Nothing else is read. With `scales` they are float32.
+        """
+        ...
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: P, scales: Tensor | None = None) -> Tensor:
         """Paged attention: q [T, H, D] over a layer's cache -> [T, H, D]; each token sees positions 0..its own.
 
         Everything else is selected away, never multiplied by zero. Scale 1/sqrt(D).

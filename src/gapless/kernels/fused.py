@@ -116,11 +116,13 @@ class FusedStep(Protocol):
         keys: Tensor,
         values: Tensor,
         adapters: StepAdapters | None = None,
+        scales: Tensor | None = None,
     ) -> Tensor:
         """x [B, D] at positions int64 [B], each with a page table of its own, int64 [B, n] -> hidden [B, D].
 
         Writes each row's key and value, then attends to positions 0..its own. `keys`, `values`: caches
-        [layers, pages + 1, H, page_size, D / H]. A row without an adapter has the bits that it has without `adapters`.
+        [layers, pages + 1, H, page_size, D / H], in FP8 with `scales` float32 [layers, 2, H] (`kernels.kept`). A row
+        without an adapter has the bits that it has without `adapters`.
         """
         ...
 

@@ -13,7 +13,8 @@ again, as far as the GEMM library keeps its promise for one shape, and as long a
 for tests of equality. They also need TF32 off (the device room sees to it).
 
 Memory: the keys, then the values, of one layer are gathered into one room that all layers share, 4 KiB a position and
-row for 32 heads of 64 in bfloat16: 512 MiB for 64 rows of 2048 positions. Scores are small beside it.
+row for 32 heads of 64 in bfloat16: 512 MiB for 64 rows of 2048 positions (in FP8 half of that, and as much again where
+it is widened). Scores are small beside it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 from gapless.kernels import adapted, grouped, reference
 from gapless.kernels.base import ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
+from gapless.kernels.kept import as_stored
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.sparse import SparseDecoder, SparseStep
@@ -207,24 +209,29 @@ class Graphed:
         """(page, offset) int64 [T] each."""
         return at.cell
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: Reach) -> Tensor:
-        """See `Kernels.attend`. Scores and softmax in float32, weights rounded to the model's dtype."""
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, at: Reach, scales: Tensor | None = None) -> Tensor:
+        """See `Kernels.attend`. Scores and softmax in float32, weights rounded to the model's dtype; FP8 is widened to
+        that."""
         t, h, d = q.shape
         groups, _, queries, reach = at.hidden.shape
+        if scales is not None:
+            q = (q * scales[0, :, None]).to(q.dtype)
         q = self.pad_rows(q).view(groups, queries, h, d).transpose(1, 2).reshape(-1, queries, d)
-        k = _gather(keys, at).view(-1, reach, d)
+        k = _gather(keys, at).to(q.dtype).view(-1, reach, d)
         scores = _product(q, k.transpose(1, 2)).view(groups, h, queries, reach)
         scores = scores.mul_(1.0 / math.sqrt(d)).masked_fill_(at.hidden, -math.inf)
         weights = torch.softmax(scores, dim=-1).to(q.dtype).view(-1, queries, reach)
-        v = _gather(values, at)
+        v = _gather(values, at).to(q.dtype)
         _clear_edge(v, at, h)
         out = torch.bmm(weights, v.view(-1, reach, d)).view(groups, h, queries, d)
-        return out.transpose(1, 2).reshape(-1, h, d)[:t]
+        out = out.transpose(1, 2).reshape(-1, h, d)[:t]
+        return out if scales is None else (out * scales[1, :, None]).to(q.dtype)
 
 
 def _gather(cache: Tensor, at: Reach) -> Tensor:
     """Copy what G tables reach of a layer's keys or values into the room; what was there is overwritten."""
-    return torch.index_select(cache.view(-1, at.room.shape[1]), 0, at.gather, out=at.room)
+    torch.index_select(as_stored(cache).view(-1, at.room.shape[1]), 0, at.gather, out=as_stored(at.room))
+    return at.room
 
 
 def _clear_edge(v: Tensor, at: Reach, heads: int) -> None:

@@ -68,13 +68,31 @@ class PromptKernels(Protocol):
         """x [T, in] @ weight [out, in]^T + bias in `out` [T, out]; without a bias it is added to `out`."""
         ...
 
-    def place(self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor) -> None:
+    def place(
+        self,
+        up: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        runs: Runs,
+        turns: Turns,
+        inner: Tensor,
+        scales: Tensor | None = None,
+    ) -> None:
         """Keys, turned, and values, scaled, into their pages [pages, H, page, D / H]; the GELU of what is fed, in inner
-        behind D numbers. What it leaves of keys and values in `up` is for `attend` alone."""
+        behind D numbers. What it leaves of keys and values in `up` is for `attend` alone. `scales` float32 [2, H] of
+        pages in FP8, see `kernels.kept`."""
         ...
 
     def attend(
-        self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor, last: bool
+        self,
+        up: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        runs: Runs,
+        turns: Turns,
+        inner: Tensor,
+        last: bool,
+        scales: Tensor | None = None,
     ) -> None:
         """What the tokens see, in the first D numbers of inner. `last`: those of the last token of each run only."""
         ...

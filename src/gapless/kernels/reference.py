@@ -28,6 +28,7 @@ from torch import Tensor
 from gapless.kernels import pixels
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
+from gapless.kernels.kept import as_stored, narrowed, widened
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.sparse import SparseDecoder, SparseStep
@@ -267,32 +268,45 @@ def cells(at: Paging) -> tuple[Tensor, Tensor]:
     return at.cell
 
 
-def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> None:
-    """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [T]."""
-    page, offset = cell
-    keys[page, :, offset] = k
-    values[page, :, offset] = v
+def write_kv(
+    k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor], scales: Tensor | None = None
+) -> None:
+    """Store k, v [T, H, D] into a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [T].
 
-
-def read_kv(keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Load k, v [S, H, D] from a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [S].
-
-    Nothing else is read: the rest of a page may hold NaN.
+    `scales` float32 [2, H] of a cache in FP8, see `kernels.kept`.
     """
     page, offset = cell
-    return keys[page, :, offset], values[page, :, offset]
+    if scales is not None:
+        k, v = narrowed(k, scales[0]), narrowed(v, scales[1])
+    as_stored(keys)[page, :, offset] = as_stored(k)
+    as_stored(values)[page, :, offset] = as_stored(v)
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, at: Paging) -> Tensor:
+def read_kv(
+    keys: Tensor, values: Tensor, cell: tuple[Tensor, Tensor], scales: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Load k, v [S, H, D] from a layer's keys, values [pages + 1, H, page_size, D] at (page, offset), int64 [S].
+
+    Nothing else is read: the rest of a page may hold NaN. With `scales` they are float32.
+    """
+    page, offset = cell
+    k, v = (as_stored(cache)[page, :, offset].view(cache.dtype) for cache in (keys, values))
+    return (k, v) if scales is None else (widened(k, scales[0]), widened(v, scales[1]))
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, at: Paging, scales: Tensor | None = None) -> Tensor:
     """Paged attention: q [T, H, D] over a layer's keys, values [pages + 1, H, page_size, D] -> [T, H, D].
 
     Each token sees positions 0..its own of its table. Everything else is selected away, never multiplied by zero:
-    freed pages may hold NaN. Scale 1/sqrt(D), softmax in float32.
+    freed pages may hold NaN. Scale 1/sqrt(D), softmax in float32. `scales`: as in `write_kv`.
     """
     t, h, d = q.shape
     blocks = at.hidden.shape[1] // KEY_BLOCK
     k = _gather(keys, at.gather, at.room[0]).view(-1, KEY_BLOCK, d)
-    scaled = (q.float() * (1.0 / math.sqrt(d)))[:, :, None].expand(t, h, blocks, d)
+    scaled = q.float() * (1.0 / math.sqrt(d))
+    if scales is not None:
+        scaled = scaled * scales[0, :, None]
+    scaled = scaled[:, :, None].expand(t, h, blocks, d)
     scores = torch.bmm(scaled.reshape(-1, 1, d), k.transpose(1, 2)).view(t, h, -1)
     scores.masked_fill_(at.hidden[:, None], -math.inf)
     weights = scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
@@ -301,12 +315,13 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, at: Paging) -> Tensor:
     partial = torch.bmm(weights.view(-1, 1, KEY_BLOCK), v.view(-1, KEY_BLOCK, d)).view(t, h, blocks, d)
     total = weights.view(t, h, blocks, KEY_BLOCK).sum(dim=-1)
     out = reduce(torch.add, partial.unbind(2)) / reduce(torch.add, total.unbind(2))[..., None]
-    return out.to(q.dtype)
+    return (out if scales is None else out * scales[1, :, None]).to(q.dtype)
 
 
 def _gather(cache: Tensor, rows: Tensor, room: Tensor) -> Tensor:
     """Copy the keys or values that T tokens reach, float32 [T * H * n, page_size * D]."""
-    return torch.index_select(cache.view(-1, room.shape[1]), 0, rows, out=room).float()
+    torch.index_select(as_stored(cache).view(-1, room.shape[1]), 0, rows, out=as_stored(room))
+    return room.float()
 
 
 def _clear_tails(v: Tensor, at: Paging) -> None:

@@ -95,7 +95,15 @@ class SparseStep(Protocol):
         """See `FusedStep.fits`."""
         ...
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scales: Tensor | None = None,
+    ) -> Tensor:
         """See `FusedStep.forward`."""
         ...
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from gapless.config import DType
+from gapless.config import DType, KVDType
 from gapless.errors import GaplessError, InvalidRequest
 from gapless.kernels.choose import choose
 from gapless.models.base import Model
@@ -68,13 +68,15 @@ def load_model(
     progress: Progress | None = None,
     max_context: int | None = None,
     plain: bool = False,
+    kv_dtype: KVDType = "auto",
 ) -> Loaded:
     """Load a bundled model, a folder, or a hub id onto `device`.
 
     `dtype` "auto" is bfloat16 on a GPU, and float32 on a CPU, but for what `_suits` says; weights of another type are
     converted. `revision` as in `locate`. `exact` fixes the rows of every GEMM on a GPU, `plain` leaves it to torch
-    (`kernels.choose`). `progress` is told how much has been read. `max_context`: see `with_context`. Raises
-    `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a device, dtype or context that does not exist.
+    (`kernels.choose`). `progress` is told how much has been read. `max_context`: see `with_context`.
+    `kv_dtype`: of its KV cache. Raises `ModelNotFound`, `InvalidCheckpoint`, or `InvalidRequest` for a device, dtype or
+    context that does not exist.
     """
     where, known = _device(device), _dtype(device, dtype)
     located = locate(name_or_folder, revision)
@@ -84,7 +86,7 @@ def load_model(
         config = with_context(config, max_context)
     kind = torch.bfloat16 if dtype == "auto" and where.type == "cpu" and _suits(files.weights) else known
     tensors = read_weights(files.weights, config, kind, where, progress=progress)
-    model = Moondream(config, tensors, choose(where, exact, plain))
+    model = Moondream(config, tensors, choose(where, exact, plain), kv_dtype)
     return Loaded(model, config, files.tokenizer, located.name, located.revision or config.revision, model.tiles)
 
 
@@ -97,18 +99,19 @@ def random_model(
     end_bias: float = NEVER_ENDS,
     exact: bool = False,
     plain: bool = False,
+    kv_dtype: KVDType = "auto",
 ) -> Loaded:
     """A model of random weights in one of `SIZES`, for timings and trials; its name says what it is.
 
     Its tokenizer is glint's: what it is asked is encoded, what it answers is noise. `end_bias` is added to the end id's
-    logit, which is otherwise about standard normal like all others. `exact` and `plain` as in `load_model`. Raises
-    `InvalidRequest` for a size, device or dtype that does not exist.
+    logit, which is otherwise about standard normal like all others. `exact`, `plain` and `kv_dtype` as in `load_model`.
+    Raises `InvalidRequest` for a size, device or dtype that does not exist.
     """
     if size not in SIZES:
         raise InvalidRequest(f"there is no random model {size!r}; use {' or '.join(SIZES)}.", param="model")
     where, config = _device(device), random_config(size)
     tensors = random_tensors(config, where, _dtype(device, dtype), seed, end_bias, fp8=has_fp8(size))
-    model = Moondream(config, tensors, choose(where, exact, plain))
+    model = Moondream(config, tensors, choose(where, exact, plain), kv_dtype)
     return Loaded(
         model, config, ASSETS / BUNDLED[0] / TOKENIZER, f"{size} (random weights)", config.revision, model.tiles
     )

@@ -28,7 +28,7 @@ from pydantic_settings import (
 )
 
 from gapless.api.shelf import adapter_path
-from gapless.config import PICTURE_CACHE, Constraints, DType, ImageLimits, Opening, bytes_of, usable_cores
+from gapless.config import PICTURE_CACHE, Constraints, DType, ImageLimits, KVDType, Opening, bytes_of, usable_cores
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
@@ -71,6 +71,7 @@ class ServerSettings(BaseSettings):
     picture_cache_host: int = 0
     max_step_ms: Annotated[float, Field(ge=0, le=60_000)] | None = None
     """Bytes, as `kv_memory`; 0: none."""
+    kv_dtype: KVDType = "auto"
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020

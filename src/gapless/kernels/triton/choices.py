@@ -127,6 +127,12 @@ def _split(scan: Scan, rows: int) -> Scan:
     return replace(scan, splits=splits)
 
 
+def over_bytes(scan: Scan, rows: int) -> Scan:
+    """The same where a key's or value's number is one byte and not two: as many bytes at a time. A single row's parts
+    are short, and stay as they are."""
+    return scan if rows == 1 else replace(scan, bt=2 * scan.bt)
+
+
 def _regular(dims: Dims) -> bool:
     """Whether tiles of the smallest sizes divide everything, and a head is a power of two wide."""
     wide = dims.dim // dims.heads

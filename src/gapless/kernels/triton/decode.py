@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.fused import Decoder, StepAdapters
+from gapless.kernels.kept import as_stored
+from gapless.kernels.stacks import FP8
 from gapless.kernels.triton import step_jit
 from gapless.kernels.triton.adapters import Extra, Extras, Room
-from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Choice, Dims, Gpu, Tile, choice, padded
+from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Choice, Dims, Gpu, Tile, choice, over_bytes, padded
 from gapless.kernels.triton.folding import Folded, Packed, pack
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -74,7 +76,7 @@ class TritonStep:
 
     def fits(self, rows: int, keys: Tensor) -> bool:
         """See `FusedStep.fits`."""
-        return self.choice(rows) is not None and keys.shape[-2] in PAGES and keys.dtype is self.dtype
+        return self.choice(rows) is not None and keys.shape[-2] in PAGES and keys.dtype in (self.dtype, FP8)
 
     def forward(
         self,
@@ -84,16 +86,18 @@ class TritonStep:
         keys: Tensor,
         values: Tensor,
         adapters: StepAdapters | None = None,
+        scales: Tensor | None = None,
     ) -> Tensor:
         """See `FusedStep.forward`."""
         rows, tables = x.shape[0], tables.contiguous()
         chosen, bm = self._chosen(rows), padded(rows)
         hidden = x.new_empty(bm, self.dims.dim)
-        extras = self._extras(adapters)
+        extras, each = self._extras(adapters), [None] * len(keys) if scales is None else scales
+        layers = zip(self._packed.layers, as_stored(keys), as_stored(values), each, extras, strict=True)
         self._enter(x.contiguous(), hidden, chosen, chosen.down.bn)
-        for layer, k, v, extra in zip(self._packed.layers, keys, values, extras, strict=True):
+        for layer, k, v, by, extra in layers:
             self._up(hidden, layer.up, rows, chosen, extra.up)
-            self._scan(positions, tables, k, v, rows, chosen, extra.scan)
+            self._scan(positions, tables, (k, v, by), rows, chosen, extra.scan)
             self._down(hidden, layer.down, layer.bias, rows, chosen, extra.down)
         return hidden[:rows]
 
@@ -156,20 +160,21 @@ class TritonStep:
         self,
         positions: Tensor,
         tables: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        own: tuple[Tensor, Tensor, Tensor | None],
         rows: int,
         chosen: Choice,
         extra: Extra,
     ) -> None:
-        dims, scan = self.dims, chosen.scan
+        """`own`: the layer's keys, values and scales."""
+        dims, (keys, values, scales) = self.dims, own
+        scan = chosen.scan if scales is None else over_bytes(chosen.scan, rows)
         cos, sin = self._packed.decoder.cos, self._packed.decoder.sin
         self.launches += 1
         step_jit.scan[(rows * dims.heads * scan.splits + extra.lead,)](
             self._qkv, keys, values, tables, positions, cos, sin, self._inner, self._scan_parts, self._arrived,
             tables.shape[1], (dims.dim // dims.heads) ** -0.5, extra.lora, dims.dim, dims.inner, dims.heads,
             dims.rotary, keys.shape[2], scan.splits, scan.bt, scan.stages, chosen.pdl, **extra.constants,
-            num_warps=scan.warps, **_dependent(chosen),
+            scales=scales, num_warps=scan.warps, **_dependent(chosen),
         )  # fmt: skip
 
     def _down(self, x: Tensor, w: Tensor, bias: Tensor, rows: int, chosen: Choice, extra: Extra) -> None:

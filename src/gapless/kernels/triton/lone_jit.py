@@ -120,7 +120,7 @@ def middle(x, weight, shift, values, scales, gated, qkv, active, tau, levels, ke
            D_UP: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, ROUTED: tl.constexpr,
            E: tl.constexpr, E_UP: tl.constexpr, SHARE: tl.constexpr, INNER: tl.constexpr, SCALED: tl.constexpr,
            ASSEMBLED: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr, BN: tl.constexpr,
-           PDL: tl.constexpr):
+           PDL: tl.constexpr, kv_scales=None):
     """`sparse_jit.scan` and `expert_up` by turns, as long as there are programs of both: they need nothing of each
     other, and one reads many short pieces while the other streams."""
     OTHERS: tl.constexpr = E + H * SPLITS
@@ -140,7 +140,7 @@ def middle(x, weight, shift, values, scales, gated, qkv, active, tau, levels, ke
         else:
             attend(index - E, qkv, active, active, tau, levels, keys, values_kept, tables, positions, cos, sin,
                    attended, parts, arrived, columns, scale, D, D_UP, D, H, 1, 0, 1, ROTARY, PAGE, 1, SPLITS, BT,
-                   STAGES, PDL)
+                   STAGES, PDL, kv_scales)
     else:
         expert_up(index, x, gamma, beta, logits, values, scales, gated, D, D_UP, INNER, SCALED, ASSEMBLED, BN, E, E_UP)
 

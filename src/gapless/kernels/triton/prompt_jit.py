@@ -14,6 +14,7 @@ a matrix, write no page and are seen by none.
 import triton
 import triton.language as tl
 
+from gapless.kernels.triton.kept_jit import kept, plain
 from gapless.kernels.triton.parts_jit import gelu_tanh
 
 
@@ -65,9 +66,9 @@ def stretch(said, levels, token, t, there, own, part, H: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens", "entries"])
 def place(up, keys, values, runs, of, tables, cos, sin, said, levels, inner, tokens, entries, D: tl.constexpr,
           FF: tl.constexpr, UP: tl.constexpr, INNER: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr,
-          PAGE: tl.constexpr, SCALED: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr):
+          PAGE: tl.constexpr, SCALED: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr, scales=None):
     """up [T, UP], of which 3 D are queries, keys and values -> keys, turned, and values, scaled, into their pages, and
-    back to where they were.
+    back to where they were. With `scales` float32 [2, H] both are kept in FP8, and what goes back is what is kept.
 
     Behind those, if FF > 0, what feeds the feed-forward -> its GELU in inner [T, INNER], behind D numbers. `of` int32
     [T]: each token's run, -1 for none. Programs along the second axis: H heads, then FF / BF parts.
@@ -87,15 +88,19 @@ def place(up, keys, values, runs, of, tables, cos, sin, said, levels, inner, tok
         d = tl.arange(0, WIDE)
         to = cells(table, t, there, base, source, own, H, PAGE, WIDE)
         at = up + row * UP + own * WIDE
-        k = turned(at + D, d, t, there, cos, sin, ROTARY).to(keys.dtype.element_ty)
+        k = kept(turned(at + D, d, t, there, cos, sin, ROTARY), scales, own, up.dtype.element_ty)
         tl.debug_barrier()  # all have read what is overwritten
         tl.store(keys + to[:, None] + d[None, :], k, mask=there[:, None])
-        tl.store((at + D)[:, None] + d[None, :], k, mask=there[:, None])
+        tl.store((at + D)[:, None] + d[None, :], plain(k, up.dtype.element_ty), mask=there[:, None])
         v = tl.load((at + 2 * D)[:, None] + d[None, :], mask=there[:, None], other=0.0)
         if SCALED:
             by = stretch(said, levels, row, t, there, own, 1, H)
-            v = (v.to(tl.float32) * by[:, None]).to(values.dtype.element_ty)
-            tl.store((at + 2 * D)[:, None] + d[None, :], v, mask=there[:, None])
+            v = (v.to(tl.float32) * by[:, None]).to(up.dtype.element_ty)
+        if scales is not None:
+            v = kept(v, scales, H + own, up.dtype.element_ty)
+            tl.debug_barrier()
+        if SCALED or scales is not None:
+            tl.store((at + 2 * D)[:, None] + d[None, :], plain(v, up.dtype.element_ty), mask=there[:, None])
         tl.store(values + to[:, None] + d[None, :], v, mask=there[:, None])
     else:
         f = (own - H) * BF + tl.arange(0, BF)
@@ -127,8 +132,8 @@ def earlier(q, keys, values, table, base, source, own, end, best, weight, total,
         t = start + tl.arange(0, BN)
         there = t < end
         at = cells(table, t, there, base, source, own, H, PAGE, WIDE)
-        k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0)
+        k = plain(tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0), q.dtype)
+        v = plain(tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0), q.dtype)
         best, weight, total = joined(q, k, v, there[None, :], best, weight, total, factor, True)
     return best, weight, total
 
@@ -165,7 +170,7 @@ def fresh(q, up, described, first, column, see, begin, end, best, weight, total,
 def attend(up, described, keys, values, runs, tiles, sees, tables, cos, sin, said, levels, inner, entries, factor,
            D: tl.constexpr, UP: tl.constexpr, INNER: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr,
            PAGE: tl.constexpr, SCALED: tl.constexpr, LAST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-           STAGES: tl.constexpr, BULK: tl.constexpr):
+           STAGES: tl.constexpr, BULK: tl.constexpr, scales=None):
     """up [T, UP], whose first 3 D are queries and what `place` made of keys and values -> what the queries see, in the
     first D of inner [T, INNER].
 
@@ -195,7 +200,9 @@ def attend(up, described, keys, values, runs, tiles, sees, tables, cos, sin, sai
     q = turned(up + token * UP + own * WIDE, d, position + place, there, cos, sin, ROTARY)
     if SCALED:
         q = q * stretch(said, levels, token, position + place, there, own, 0, H)[:, None]
-    q = q.to(keys.dtype.element_ty)
+    if scales is not None:  # keys and values are as they are kept, in `up` too
+        q *= tl.load(scales + own)
+    q = q.to(up.dtype.element_ty)
     see = tl.load(sees + token, mask=there, other=0)
     best = tl.full([BM], -1e30, tl.float32)
     weight = tl.zeros([BM], tl.float32)
@@ -212,6 +219,8 @@ def attend(up, described, keys, values, runs, tiles, sees, tables, cos, sin, sai
                                 WIDE, BN, STAGES, False, BULK)
     best, weight, total = fresh(q, up, described, first, own * WIDE, see, clear, end, best, weight, total, factor, D,
                                 UP, WIDE, BN, STAGES, True, BULK)
+    if scales is not None:
+        total *= tl.load(scales + H + own)
     to = inner + token[:, None] * INNER + own * WIDE + d[None, :]
     tl.store(to, (total / weight[:, None]).to(inner.dtype.element_ty), mask=there[:, None])
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from gapless.kernels.kept import as_stored
 from gapless.kernels.prompts import Runs, Turns
 from gapless.kernels.triton import prompt_jit
 from gapless.kernels.triton.choices import SMALLEST
@@ -61,7 +62,16 @@ class TritonPrompts:
         else:
             torch.addmm(bias, x, weight.T, out=out)
 
-    def place(self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor) -> None:
+    def place(
+        self,
+        up: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        runs: Runs,
+        turns: Turns,
+        inner: Tensor,
+        scales: Tensor | None = None,
+    ) -> None:
         """See `PromptKernels`."""
         tokens, wide = up.shape
         heads, page, width = keys.shape[1:]
@@ -70,23 +80,31 @@ class TritonPrompts:
         part = min(FED, fed & -fed) if fed else 1
         self.launches += 1
         prompt_jit.place[(-(-tokens // PLACED), heads + fed // part)](
-            up, keys, values, runs.runs, runs.of, runs.tables, turns.cos, turns.sin, *_said(turns), inner, tokens,
-            runs.tables.shape[1], dim, fed, wide, inner.stride(0), heads, turns.cos.shape[1], page,
-            turns.said is not None, PLACED, part, num_warps=4,
+            up, as_stored(keys), as_stored(values), runs.runs, runs.of, runs.tables, turns.cos, turns.sin,
+            *_said(turns), inner, tokens, runs.tables.shape[1], dim, fed, wide, inner.stride(0), heads,
+            turns.cos.shape[1], page, turns.said is not None, PLACED, part, scales, num_warps=4,
         )  # fmt: skip
 
     def attend(
-        self, up: Tensor, keys: Tensor, values: Tensor, runs: Runs, turns: Turns, inner: Tensor, last: bool
+        self,
+        up: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        runs: Runs,
+        turns: Turns,
+        inner: Tensor,
+        last: bool,
+        scales: Tensor | None = None,
     ) -> None:
         """See `PromptKernels`."""
         heads, page, width = keys.shape[1:]
         tile, bulk = self._tile, copies_tiles(up) if self._bulk is None else self._bulk
         self.launches += 1
         prompt_jit.attend[((runs.runs if last else runs.tiles).shape[0], heads)](
-            up, _described(up, tile.keys, width) if bulk else up, keys, values, runs.runs, runs.tiles, runs.sees,
-            runs.tables, turns.cos, turns.sin, *_said(turns), inner, runs.tables.shape[1], width**-0.5 / math.log(2.0),
-            heads * width, up.shape[1], inner.stride(0), heads, turns.cos.shape[1], page, turns.said is not None, last,
-            tile.rows, tile.keys, tile.stages, bulk, num_warps=tile.warps,
+            up, _described(up, tile.keys, width) if bulk else up, as_stored(keys), as_stored(values), runs.runs,
+            runs.tiles, runs.sees, runs.tables, turns.cos, turns.sin, *_said(turns), inner, runs.tables.shape[1],
+            width**-0.5 / math.log(2.0), heads * width, up.shape[1], inner.stride(0), heads, turns.cos.shape[1], page,
+            turns.said is not None, last, tile.rows, tile.keys, tile.stages, bulk, scales, num_warps=tile.warps,
         )  # fmt: skip
 
     def tails(self, keys: Tensor, values: Tensor, runs: Runs) -> None:
@@ -94,7 +112,8 @@ class TritonPrompts:
         layers, pages, heads, page, width = keys.shape
         self.launches += 1
         prompt_jit.tails[(runs.runs.shape[0], layers)](
-            keys, values, runs.runs, runs.tables, layers, pages, runs.tables.shape[1], heads, page, width, num_warps=4
+            as_stored(keys), as_stored(values), runs.runs, runs.tables, layers, pages, runs.tables.shape[1], heads,
+            page, width, num_warps=4,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gapless.kernels.sparse import Mixture, SparseDecoder
+from gapless.kernels.stacks import FP8
 from gapless.kernels.triton import experts
 from gapless.kernels.triton.choices import MOST_ROWS, Gpu
 from gapless.kernels.triton.decode import DTYPES, PAGES
@@ -18,7 +19,7 @@ from gapless.kernels.triton.sparse_choices import Lone, Many, choice
 from gapless.kernels.triton.sparse_lone import OneRow
 from gapless.kernels.triton.sparse_many import ManyRows
 from gapless.kernels.triton.sparse_room import Room, dims_of, packed
-from gapless.kernels.triton.sparse_scan import Reach
+from gapless.kernels.triton.sparse_scan import Reach, owns_of
 
 
 def takes(decoder: SparseDecoder, gpu: Gpu) -> bool:
@@ -66,12 +67,21 @@ class TritonSparseStep:
 
     def fits(self, rows: int, keys: Tensor) -> bool:
         """See `SparseStep.fits`."""
-        return self.choice(rows) is not None and keys.shape[-2] in PAGES and keys.dtype is self.dtype
+        return self.choice(rows) is not None and keys.shape[-2] in PAGES and keys.dtype in (self.dtype, FP8)
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scales: Tensor | None = None,
+    ) -> Tensor:
         """See `SparseStep.forward`."""
         step = self._of(x.shape[0])
-        hidden = step.forward(x.contiguous(), Reach(positions, tables.contiguous()), self._layers, keys, values)
+        owns = owns_of(keys, values, scales, self._room.taken)
+        hidden = step.forward(x.contiguous(), Reach(positions, tables.contiguous()), self._layers, owns)
         self.launches += step.launches
         return hidden
 

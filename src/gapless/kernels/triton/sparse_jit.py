@@ -19,6 +19,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from gapless.kernels.triton.experts_jit import added, columns_of, lines_of, nothing, widened
+from gapless.kernels.triton.kept_jit import kept, unit, wide
 from gapless.kernels.triton.parts_jit import follow, gelu_tanh, product
 from gapless.kernels.triton.step_jit import combined, joined, rotated, seen
 
@@ -177,10 +178,10 @@ def attend(index, qkv, shares, active, tau, levels, keys, values, tables, positi
            columns, scale, D: tl.constexpr, D_UP: tl.constexpr, STRIDE: tl.constexpr, H: tl.constexpr,
            HEADS_UP: tl.constexpr, SHARES: tl.constexpr, SHARES_UP: tl.constexpr, ROTARY: tl.constexpr,
            PAGE: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr,
-           PDL: tl.constexpr):
+           PDL: tl.constexpr, scales):
     """One head of one row over one of SPLITS parts of its context, number `index` of all -> the first D columns of
     attended [BM, STRIDE], and the new key and value into their page. Queries and values are scaled by tanh of what is
-    heard plus levels [positions, H]."""
+    heard plus levels [positions, H]. `scales` float32 [2, H] if keys and values are kept in FP8."""
     WIDE: tl.constexpr = D // H
     pair = index // SPLITS
     part = index % SPLITS
@@ -192,6 +193,8 @@ def attend(index, qkv, shares, active, tau, levels, keys, values, tables, positi
     level = tl.load(levels + position * H + own).to(tl.float32)
     q = rotated(mine, d, cos, sin, position, ROTARY)
     q *= (level + tanh_of(parts_q)) * scale
+    if scales is not None:
+        q *= unit(scales, own)
     share = ((position + SPLITS * 16 - 1) // (SPLITS * 16)) * 16
     begin = part * share
     end = tl.minimum(begin + share, position)
@@ -200,15 +203,17 @@ def attend(index, qkv, shares, active, tau, levels, keys, values, tables, positi
         gdc_launch_dependents()
     if part == SPLITS - 1:
         parts_v = heard(shares, active, tau, row, H + own, D, D_UP, BM, HEADS_UP, SHARES, SHARES_UP)
-        new_k = rotated(mine + D, d, cos, sin, position, ROTARY).to(keys.dtype.element_ty)
+        new_k = kept(rotated(mine + D, d, cos, sin, position, ROTARY), scales, own, qkv.dtype.element_ty)
         new_v = tl.load(mine + 2 * D + d).to(tl.float32) * (level + tanh_of(parts_v))
-        new_v = new_v.to(values.dtype.element_ty)
+        new_v = kept(new_v, scales, H + own, qkv.dtype.element_ty)
         page = tl.load(table + position // PAGE).to(tl.int64)
         at = ((page * H + own) * PAGE + position % PAGE) * WIDE
         tl.store(keys + at + d, new_k)
         tl.store(values + at + d, new_v)
-        score = tl.sum(new_k.to(tl.float32) * q, 0)
-        best, weight, total = joined(best, weight, total, score, new_v.to(tl.float32))
+        score = tl.sum(wide(new_k) * q, 0)
+        best, weight, total = joined(best, weight, total, score, wide(new_v))
+    if scales is not None:
+        total *= unit(scales, H + own)
     out = attended + row * STRIDE + own * WIDE
     if SPLITS == 1:
         tl.store(out + d, (total / weight).to(attended.dtype.element_ty))
@@ -222,7 +227,7 @@ def scan(qkv, shares, active, tau, levels, keys, values, tables, positions, cos,
          STRIDE: tl.constexpr, H: tl.constexpr, HEADS_UP: tl.constexpr, SHARES: tl.constexpr, SHARES_UP: tl.constexpr,
          ROTARY: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, ROUTED: tl.constexpr, E: tl.constexpr,
          E_UP: tl.constexpr, SHARE: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr,
-         PDL: tl.constexpr):
+         PDL: tl.constexpr, scales=None):
     """The first E programs plan, all others attend."""
     wait(PDL)
     if tl.program_id(0) < E:
@@ -230,7 +235,7 @@ def scan(qkv, shares, active, tau, levels, keys, values, tables, positions, cos,
     else:
         attend(tl.program_id(0) - E, qkv, shares, active, tau, levels, keys, values, tables, positions, cos, sin,
                attended, parts, arrived, columns, scale, D, D_UP, STRIDE, H, HEADS_UP, SHARES, SHARES_UP, ROTARY,
-               PAGE, BM, SPLITS, BT, STAGES, PDL)
+               PAGE, BM, SPLITS, BT, STAGES, PDL, scales)
 
 
 @triton.jit

@@ -24,13 +24,12 @@ class OneRow:
     chosen: Lone
     launches: int = 0
 
-    def forward(self, x: Tensor, at: Reach, layers: list[Layer], keys: Tensor, values: Tensor) -> Tensor:
+    def forward(self, x: Tensor, at: Reach, layers: list[Layer], owns: list[Own]) -> Tensor:
         """x [1, D] -> hidden [1, D]."""
         hidden, given = torch.empty_like(x), x
         how = How(self.chosen.scan, 1, 0, self.chosen.pdl)
-        for number, (layer, k, v) in enumerate(zip(layers, keys, values, strict=True)):
+        for layer, own in zip(layers, owns, strict=True):
             block = layer.block
-            own = Own(k, v, self.room.taken[number])
             self._up(given, layer)
             if isinstance(block.mlp, Mixture):
                 self._middle(given, block, block.mlp, at, own)
@@ -75,7 +74,8 @@ class OneRow:
             room.attended, room.scan_parts, room.arrived, room.logits, room.picked, room.chosen, room.lists, own.taken,
             at.tables.shape[1], wide**-0.5, dims.dim, up(dims.dim), dims.heads, dims.rotary, own.keys.shape[2],
             room.routed, dims.experts, up(dims.experts), mlp.count, dims.expert_inner, *kinds(mlp.up, given),
-            scan.splits, scan.bt, scan.stages, bn, self.chosen.pdl, num_warps=warps, **dependent(self.chosen.pdl),
+            scan.splits, scan.bt, scan.stages, bn, self.chosen.pdl, own.scales, num_warps=warps,
+            **dependent(self.chosen.pdl),
         )  # fmt: skip
 
     def _experts_down(self, given: Tensor, hidden: Tensor, layer: Layer, mlp: Mixture) -> None:

@@ -30,21 +30,21 @@ class ManyRows:
     rows: int
     launches: int = 0
 
-    def forward(self, x: Tensor, at: Reach, layers: list[Layer], keys: Tensor, values: Tensor) -> Tensor:
+    def forward(self, x: Tensor, at: Reach, layers: list[Layer], owns: list[Own]) -> Tensor:
         """x [B, D] -> hidden [B, D]."""
         self._begin(x, self.room.x, layers[0].block.ln)
         norms = [layer.block.ln for layer in layers[1:]] + [self.decoder.ln]
         hidden = torch.empty_like(x)
         shares = 3 * self.dims.dim // self.chosen.up.bn
         how = How(self.chosen.scan, self.rows, shares, self.chosen.pdl)
-        for number, (layer, k, v, norm) in enumerate(zip(layers, keys, values, norms, strict=True)):
+        for layer, own, norm in zip(layers, owns, norms, strict=True):
             mlp = layer.block.mlp
             self._up(layer)
-            scan(self.decoder, self.dims, self.room, layer, at, Own(k, v, self.room.taken[number]), how)
+            scan(self.decoder, self.dims, self.room, layer, at, own, how)
             self.launches += 1
             if isinstance(mlp, Mixture):
-                self._experts_up(mlp, self.room.taken[number])
-                parts, share = self._experts_down(layer.block.proj, mlp, self.room.taken[number]), mlp.count
+                self._experts_up(mlp, own.taken)
+                parts, share = self._experts_down(layer.block.proj, mlp, own.taken), mlp.count
             else:
                 parts, share = self._dense_down(layer.down), 0
             self._close(layer.last, norm, hidden, parts, share)

@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from gapless.kernels.kept import as_stored
 from gapless.kernels.sparse import SparseDecoder
 from gapless.kernels.triton import sparse_jit as jit
-from gapless.kernels.triton.choices import Scan, padded
+from gapless.kernels.triton.choices import Scan, over_bytes, padded
 from gapless.kernels.triton.sparse_choices import SparseDims
 from gapless.kernels.triton.sparse_room import Layer, Room, up
 
@@ -27,11 +28,19 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """One layer's keys and values [pages + 1, H, page_size, D / H], and where it counts who took which expert [E]."""
+    """One layer's keys and values [pages + 1, H, page_size, D / H], with scales [2, H] if they are FP8's bytes, and
+    where it counts who took which expert [E]."""
 
     keys: Tensor
     values: Tensor
+    scales: Tensor | None
     taken: Tensor
+
+
+def owns_of(keys: Tensor, values: Tensor, scales: Tensor | None, taken: Tensor) -> list[Own]:
+    """Of all layers, in which their caches are stacked."""
+    each = [None] * len(keys) if scales is None else list(scales)
+    return [Own(*own) for own in zip(as_stored(keys), as_stored(values), each, taken, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,8 @@ class How:
 
 def scan(decoder: SparseDecoder, dims: SparseDims, room: Room, layer: Layer, at: Reach, own: Own, how: How) -> None:
     """Launch it."""
-    tau, tiles, wide = layer.block.scaling, how.tiles, dims.dim // dims.heads
+    tau, wide = layer.block.scaling, dims.dim // dims.heads
+    tiles = how.tiles if own.scales is None else over_bytes(how.tiles, how.rows)
     experts, attended = (dims.experts, room.attended) if layer.routed else (0, room.inner)
     jit.scan[(experts + how.rows * dims.heads * tiles.splits,)](
         room.qkv, room.shares, room.active, tau.weight, tau.levels, own.keys, own.values, at.tables, at.positions,
@@ -56,7 +66,7 @@ def scan(decoder: SparseDecoder, dims: SparseDims, room: Room, layer: Layer, at:
         attended.shape[1], dims.heads,
         room.heads, how.shares, up(max(1, how.shares)), dims.rotary, own.keys.shape[2], padded(how.rows),
         max(1, layer.routed), experts, up(max(1, experts)), max(1, dims.share), tiles.splits, tiles.bt, tiles.stages,
-        how.pdl, num_warps=tiles.warps, **dependent(how.pdl),
+        how.pdl, own.scales, num_warps=tiles.warps, **dependent(how.pdl),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, told, with_inputs, with_outputs
+from gapless.kernels.triton.kept_jit import kept, unit, wide
 from gapless.kernels.triton.parts_jit import behind, gelu_tanh, normed
 
 
@@ -109,19 +110,19 @@ def tokens(keys, values, table, own, first, end, H: tl.constexpr, PAGE: tl.const
     there = t < end
     page = tl.load(table + t // PAGE, mask=there, other=0).to(tl.int64)
     at = ((page * H + own) * PAGE + t % PAGE) * WIDE
-    k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0.0, eviction_policy="evict_first")
-    v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0.0, eviction_policy="evict_first")
+    k = tl.load(keys + at[:, None] + d[None, :], mask=there[:, None], other=0, eviction_policy="evict_first")
+    v = tl.load(values + at[:, None] + d[None, :], mask=there[:, None], other=0, eviction_policy="evict_first")
     return k, v, there
 
 
 @triton.jit
 def taken(best, weight, total, q, k, v, there):
     """A running softmax with these keys and values in it too."""
-    score = tl.where(there, tl.sum(k.to(tl.float32) * q[None, :], 1), -1e30)
+    score = tl.where(there, tl.sum(wide(k) * q[None, :], 1), -1e30)
     now = tl.maximum(best, tl.max(score, 0))
     p = tl.where(there, tl.exp(score - now), 0.0)
     fade = tl.exp(best - now)
-    return now, weight * fade + tl.sum(p, 0), total * fade + tl.sum(p[:, None] * v.to(tl.float32), 0)
+    return now, weight * fade + tl.sum(p, 0), total * fade + tl.sum(p[:, None] * wide(v), 0)
 
 
 @triton.jit
@@ -174,8 +175,11 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
          FF: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, SPLITS: tl.constexpr,
          BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
          MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0, DEEP: tl.constexpr = 0,
-         WARM: tl.constexpr = False):
-    """One head of one row over part of its context -> inner [B, :D], and the new key and value into their page."""
+         WARM: tl.constexpr = False, scales=None):
+    """One head of one row over part of its context -> inner [B, :D], and the new key and value into their page.
+
+    `scales` float32 [2, H] if those are kept in FP8.
+    """
     WIDE: tl.constexpr = D // H
     if LEAD > 0:
         if tl.program_id(0) < LEAD:
@@ -191,6 +195,8 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
     begin = part * share
     end = tl.minimum(begin + share, position)
     best, weight, total = nothing(WIDE)
+    if scales is not None:
+        scale *= unit(scales, own)
     if PDL == 1:  # what earlier steps wrote is read while the kernel before ends
         gdc_launch_dependents()
         k, v, there = tokens(keys, values, table, own, begin, end, H, PAGE, WIDE, BT)
@@ -208,14 +214,16 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
     if PDL == 2:
         gdc_launch_dependents()
     if part == SPLITS - 1:
-        new_k = rotated(mine + D, d, cos, sin, position, ROTARY).to(keys.dtype.element_ty)
-        new_v = tl.load(mine + 2 * D + d)
+        new_k = kept(rotated(mine + D, d, cos, sin, position, ROTARY), scales, own, qkv.dtype.element_ty)
+        new_v = kept(tl.load(mine + 2 * D + d), scales, H + own, qkv.dtype.element_ty)
         page = tl.load(table + position // PAGE).to(tl.int64)
         at = ((page * H + own) * PAGE + position % PAGE) * WIDE
         tl.store(keys + at + d, new_k)
         tl.store(values + at + d, new_v)
-        score = tl.sum(new_k.to(tl.float32) * q, 0)
-        best, weight, total = joined(best, weight, total, score, new_v.to(tl.float32))
+        score = tl.sum(wide(new_k) * q, 0)
+        best, weight, total = joined(best, weight, total, score, wide(new_v))
+    if scales is not None:
+        total *= unit(scales, H + own)
     out = inner + row * (D + FF) + own * WIDE
     if SPLITS == 1:
         tl.store(out + d, (total / weight).to(inner.dtype.element_ty))

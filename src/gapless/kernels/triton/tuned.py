@@ -28,7 +28,7 @@ from gapless.kernels.triton.table import Table, built_in, parse, shown
 FORMAT = 1
 LONGEST = 2**20
 """Bytes of a file; a whole table has about 8 KB."""
-SOURCES = {"decode": ("parts_jit.py", "step_jit.py"), "experts": ("experts_jit.py",)}
+SOURCES = {"decode": ("parts_jit.py", "kept_jit.py", "step_jit.py"), "experts": ("experts_jit.py",)}
 """What the tiles of each part were measured with."""
 _log = logging.getLogger("gapless.kernels")
 

@@ -14,10 +14,10 @@ def token_bytes(text: TextConfig, itemsize: int) -> int:
     return 2 * text.n_layers * text.dim * itemsize
 
 
-def footprint(config: MoondreamConfig, itemsize: int, weights: int | None = None) -> Footprint:
+def footprint(config: MoondreamConfig, itemsize: int, weights: int | None = None, kept: int | None = None) -> Footprint:
     """Of a model in numbers of `itemsize` bytes. `weights`: bytes of a checkpoint whose weights are not all of that
-    size; None if they are."""
+    size; None if they are. `kept`: bytes of a number in the KV cache, None if they are as many."""
     if weights is None:
         weights = itemsize * sum(map(prod, tensor_shapes(config).values()))
     text = config.text
-    return Footprint(weights, token_bytes(text, itemsize), text.max_context, text.prefix_attn)
+    return Footprint(weights, token_bytes(text, kept or itemsize), text.max_context, text.prefix_attn)

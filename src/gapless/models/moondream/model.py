@@ -13,13 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.config import KVDType
 from gapless.kernels.base import Kernels
 from gapless.kernels.choose import choose
+from gapless.kernels.stacks import FP8
 from gapless.models.base import AdapterBank, KVCache, RowAdapters
 from gapless.models.moondream.adapters import Layout, Slots
 from gapless.models.moondream.cache import PagedKV, own_cache
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.footprint import token_bytes
+from gapless.models.moondream.kv_scales import kv_scales
 from gapless.models.moondream.layers import Experts
 from gapless.models.moondream.prompts import PackedText
 from gapless.models.moondream.region import Region
@@ -28,10 +31,15 @@ from gapless.models.moondream.vision import VisionTower
 
 
 class Moondream:
-    """Weights and functions; see `models.base.Model` for the contract. `kernels` None: those of the weights' device."""
+    """Weights and functions; see `models.base.Model` for the contract. `kernels` None: those of the weights' device.
+    `kv_dtype`: of its caches."""
 
     def __init__(
-        self, config: MoondreamConfig, tensors: Mapping[str, Tensor], kernels: Kernels[Any] | None = None
+        self,
+        config: MoondreamConfig,
+        tensors: Mapping[str, Tensor],
+        kernels: Kernels[Any] | None = None,
+        kv_dtype: KVDType = "auto",
     ) -> None:
         self.config = config
         self.kernels = kernels or choose(tensors["text.wte"].device)
@@ -44,6 +52,12 @@ class Moondream:
         self.device = self.text.wte.device
         self.tower = None if self.vision.fused is None else self.vision
         self.dtype = self.text.wte.dtype
+        self._kv_scales = kv_scales(self.text) if kv_dtype == "fp8" else None
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of keys and values as they are kept."""
+        return self.dtype if self._kv_scales is None else FP8
 
     @property
     def expert_itemsize(self) -> int:
@@ -66,7 +80,7 @@ class Moondream:
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers."""
-        return page_size * token_bytes(self.config.text, self.dtype.itemsize)
+        return page_size * token_bytes(self.config.text, self.kv_dtype.itemsize)
 
     @property
     def picture_bytes(self) -> int:
@@ -75,7 +89,7 @@ class Moondream:
 
     def new_cache(self, pages: int, page_size: int) -> PagedKV:
         """Allocate the paged cache for page numbers 0..pages-1."""
-        return PagedKV(self.config.text, pages, page_size, self.dtype, self.device)
+        return PagedKV(self.config.text, pages, page_size, self.dtype, self.device, self._kv_scales)
 
     def adapter_bytes(self, rank: int) -> int:
         """Bytes one slot for adapters of up to `rank` takes."""

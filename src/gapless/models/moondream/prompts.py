@@ -108,7 +108,7 @@ class PackedText:
         x, kernels, dim = self.x[:tokens], self._kernels, self.x.shape[1]
         n = _Rooms.cut(self._rooms.n, tokens, dim)
         end = len(self._layers) - 1
-        for i, (layer, keys, values) in enumerate(zip(self._layers, own.keys, own.values, strict=True)):
+        for i, (layer, (keys, values, scales)) in enumerate(zip(self._layers, own.layers, strict=True)):
             block = layer.block
             kernels.norm(x, n, (block.ln.weight, block.ln.bias), layer.bias)
             rows = 3 * dim if i == end else len(layer.up)
@@ -116,8 +116,8 @@ class PackedText:
             inner = _Rooms.cut(self._rooms.inner, tokens, layer.down.shape[1])
             kernels.linear(n, layer.up[:rows], layer.up_bias[:rows], up)
             turns = self._turns(block.tau, up[:, : 3 * dim])
-            kernels.place(up, keys, values, runs, turns, inner)
-            kernels.attend(up, keys, values, runs, turns, inner, last=i == end)
+            kernels.place(up, keys, values, runs, turns, inner, scales)
+            kernels.attend(up, keys, values, runs, turns, inner, i == end, scales)
             if i == end:
                 x, n, inner = (part.index_select(0, runs.last) for part in (x, n, inner))
                 if isinstance(block.mlp, Mlp):

@@ -187,18 +187,18 @@ class TextDecoder:
         own = None if adapters is None else _of_step(adapters, real)
         alone = tables.shape[0] == real and (adapters is None or own is not None)
         if self.fused is not None and alone and self.fused.fits(real, cache.keys):
-            return self.fused.forward(x, positions, tables, cache.keys, cache.values, own)
+            return self.fused.forward(x, positions, tables, cache.keys, cache.values, own, cache.scales)
         if self.sparse is not None and adapters is None and alone and self.sparse.fits(real, cache.keys):
-            return self.sparse.forward(x, positions, tables, cache.keys, cache.values)
+            return self.sparse.forward(x, positions, tables, cache.keys, cache.values, cache.scales)
         at = kernels.paging(positions, tables, cache.keys[0])
         cos, sin = self.cos[positions], self.sin[positions]
         x, places = kernels.pad_rows(x), kernels.pad_rows(positions)
         loras = self._layers(adapters, None if adapters is None else kernels.spread(adapters[1], real))
-        for block, lora, keys, values in zip(self.blocks, loras, cache.keys, cache.values, strict=True):
+        for block, lora, (keys, values, scales) in zip(self.blocks, loras, cache.layers, strict=True):
             n, raw = block.normed(x, lora)
             q, k, v = self._rotated(block.inputs(n, raw, places, lora)[:real], cos, sin)
-            kernels.write_kv(k, v, keys, values, kernels.cells(at))
-            seen = kernels.pad_rows(kernels.attend(q, keys, values, at).flatten(1))
+            kernels.write_kv(k, v, keys, values, kernels.cells(at), scales)
+            seen = kernels.pad_rows(kernels.attend(q, keys, values, at, scales).flatten(1))
             attended, thought = block.outputs(seen, n, raw, lora)
             x = x + attended + thought
         return x[:real]
@@ -228,11 +228,13 @@ class TextDecoder:
         before, cell, own = (page[:start], offset[:start]), (page[start:], offset[start:]), positions[start:]
         cos, sin = self.cos[start : start + x.shape[0]], self.sin[start : start + x.shape[0]]
         loras = self._layers(adapters, None if adapters is None else adapters[1])
-        for block, lora, keys, values in zip(self.blocks, loras, cache.keys, cache.values, strict=True):
+        for block, lora, (keys, values, scales) in zip(self.blocks, loras, cache.layers, strict=True):
             n, raw = block.normed(x, lora)
             q, k, v = self._rotated(block.inputs(n, raw, own, lora), cos, sin)
-            self.kernels.write_kv(k, v, keys, values, cell)
-            if start:
+            self.kernels.write_kv(k, v, keys, values, cell, scales)
+            if scales is not None:  # what is seen is what is kept, of the block itself too
+                k, v = (part.to(q.dtype) for part in self.kernels.read_kv(keys, values, (page, offset), scales))
+            elif start:
                 earlier = self.kernels.read_kv(keys, values, before)
                 k, v = (torch.cat(parts) for parts in zip(earlier, (k, v), strict=True))
             seen = self.kernels.attend_block(q[None], k[None], v[None])[0].flatten(1)
