@@ -219,20 +219,19 @@ def serve(
         "api_keys_file": api_keys_file,
         "cors_origins": cors_origins,
         "max_body_bytes": max_body_bytes,
-        "picture_cache": picture_cache,
         "request_timeout": request_timeout,
         "drain_timeout": drain_timeout,
         "device": device,
         "depth": depth,
         "max_rows": max_rows,
-        "max_context": max_context,
         "adapters": dict(read_adapters(adapter)) or None,
         "max_adapters": max_adapters,
         "max_adapter_rank": max_adapter_rank,
     }
     kinds = {"dtype": dtype, "kv_dtype": kv_dtype}
     flags |= {name: kind.for_load() for name, kind in kinds.items() if kind is not None}
-    flags |= {"pages": pages, "kv_memory": kv_memory, "picture_cache_host": picture_cache_host, "max_step_ms": max_step_ms}
+    flags |= {"pages": pages, "kv_memory": kv_memory, "max_context": max_context, "max_step_ms": max_step_ms}
+    flags |= {"picture_cache": picture_cache, "picture_cache_host": picture_cache_host}
     flags |= {"max_requests": max_requests, "rate_limit": rate_limit, "rate_burst": rate_burst}
     switches = {"graphs": graphs, "prefix_cache": prefix_cache, "process": process}
     flags |= {name: switch is Switch.ON for name, switch in switches.items() if switch is not None}
