@@ -17,7 +17,7 @@ QUESTIONS = ("what", "what is it", "how many are there now")
 
 def ask(vlm: gapless.VLM, number: int) -> tuple[str, dict[str, Any]]:
     """The same number is the same request: greedy and sampled ones by turns, as long as they may get."""
-    settings = {"max_tokens": 40 + 10 * (number % 6), "temperature": 0.7 * (number % 2), "seed": number}
+    settings = {"max_tokens": 120 - 10 * (number % 3), "temperature": 0.7 * (number % 2), "seed": number}
     said = vlm.query(PICTURES[number % 3], QUESTIONS[number // 3 % 3], settings=settings)
     return said["answer"], said["metrics"]
 
@@ -39,4 +39,5 @@ def test_answers_are_those_of_requests_that_are_alone(depth, count, times, tmp_p
         for _ in range(times):
             assert [answer for answer, _ in pool.map(ask, [vlm] * count, range(count))] == alone
         stats = vlm.stats()
-    assert min(stats[name] for name in ("cached_tokens", "preemptions", "recomputed_tokens", "prefix_copies")) > 0
+    assert min(stats["preemptions"], stats["prefix_copies"]) > 0
+    assert times == 1 or min(stats["cached_tokens"], stats["recomputed_tokens"]) > 0

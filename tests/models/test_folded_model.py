@@ -42,6 +42,7 @@ class Packed:
         keys: Tensor,
         values: Tensor,
         adapters: StepAdapters | None = None,
+        scales: Tensor | None = None,
     ) -> Tensor:
         self.asked.append((len(x), adapters))
         return x + 1

@@ -39,7 +39,15 @@ class Laid:
     def fits(self, rows: int, keys: Tensor) -> bool:
         return self.answers
 
-    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        tables: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scales: Tensor | None = None,
+    ) -> Tensor:
         self.asked.append(len(x))
         return x + 1
 
