@@ -112,12 +112,11 @@ class PictureCache:
             return kept.picture
 
     def _keep(self, picture: Picture, file: bytes) -> None:
+        """Enter a picture that is not there: nobody else cuts the same pixels meanwhile."""
         size = picture.crops.nbytes
         if size > self.capacity:
             return
         with self._lock:
-            if picture.digest in self._kept:  # another thread was faster
-                return
             picture.crops.flags.writeable = False
             kept = self._kept[picture.digest] = _Kept(picture)
             self._enter(kept, file)
