@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -70,32 +71,45 @@ def come_back(vlm: VLM, seen: list[bytes], kept: bool) -> list[float]:
     return times
 
 
-def measure(vlm: VLM, side: int, rounds: int, until: float) -> dict:
-    """Rounds as long as there is time, up to so many."""
-    times: dict[str, list[float]] = {"cold": [], "warm": [], "turn": [], "host": [], "gone": []}
+def measure(vlm: VLM, side: int, rounds: int, until: float) -> Iterator[dict]:
+    """Rounds as long as there is time, up to so many; what is known so far, twice."""
+    times: dict[str, list[float]] = {"cold": [], "warm": [], "turn": []}
+    parts: dict[str, list[float]] = {"queue_ms": [], "prefill_time_ms": [], "device_ms": []}
     seen: list[bytes] = []
     for number, picture in enumerate(jpegs(0, rounds + WARMING, side)):
         if number >= WARMING + LEAST and perf_counter() > until:
             break
         ask = [{"role": "user", "content": "What is in the picture, and where?"}]
         cold, answer = first_token(vlm, picture, ask)
-        warm, _ = first_token(vlm, picture, [{"role": "user", "content": "Is there anything that is red?"}])
+        before = vlm.accounting()
+        warm, second = first_token(vlm, picture, [{"role": "user", "content": "Is there anything that is red?"}])
+        spent = second["metrics"] | {"device_ms": (vlm.accounting() - before).busy["prefill"]}
+        for name, took in parts.items():
+            took.append(spent[name])
         further = [*ask, answer["message"], {"role": "user", "content": "And what else?"}]
         turn, last = first_token(vlm, picture, further)
         for name, took in (("cold", cold), ("warm", warm), ("turn", turn)):
             times[name].append(took)
         seen.append(picture)
+    of_warm = {name: round(statistics.median(took[WARMING:]), 2) for name, took in parts.items()}
+    more = {"warm_parts": of_warm, "last_turn": last["metrics"]}
+    yield summed(times) | more
     times["host"] = come_back(vlm, seen, True)
     forget(vlm)
     times["gone"] = come_back(vlm, seen, False)
+    stats = vlm.stats()
+    names = ("cached_share", "prefix_hits", "host_hits", "pictures_asked", "pictures_decoded")
+    yield summed(times) | more | {name: stats[name] for name in names}
+
+
+def summed(times: dict[str, list[float]]) -> dict:
+    """Medians without the first rounds, beside that of a cold question."""
     spread = {name: sorted(took[WARMING:]) for name, took in times.items()}
     medians = {name: statistics.median(took) for name, took in spread.items()}
     told = {f"{name}_ms": round(took, 2) for name, took in medians.items()}
-    told |= {f"{name}_share": round(medians[name] / medians["cold"], 3) for name in ("warm", "turn", "host", "gone")}
-    stats = vlm.stats()
-    seen = {name: stats[name] for name in ("cached_share", "prefix_hits", "pictures_asked", "pictures_decoded")}
-    told |= {"rounds": len(spread["cold"]), "least_ms": {name: round(took[0], 2) for name, took in spread.items()}}
-    return told | {"last_turn": last["metrics"]} | seen
+    told |= {f"{name}_share": round(took / medians["cold"], 3) for name, took in medians.items() if name != "cold"}
+    least = {name: round(took[0], 2) for name, took in spread.items()}
+    return told | {"rounds": len(spread["cold"]), "least_ms": least}
 
 
 def forget(vlm: VLM) -> None:
@@ -122,15 +136,14 @@ def main() -> None:
     with vlm:
         import torch
 
-        report = {"model": asked.model, **facts_of(torch.device(asked.device))}
-        words = " ".join(sys.argv[1:])
+        report = {"benchmark": "warm question", "model": asked.model, **facts_of(torch.device(asked.device))}
+        words = " ".join(Path(word).name if word == asked.out else word for word in sys.argv[1:])
         report["command"] = f"python tests/gpu/warm_question.py {words}"
         report["start_s"] = round(perf_counter() - began, 1)
-        report |= measure(vlm, vlm.desk._crops.crop_size, asked.rounds, began + asked.seconds)
-    line = json.dumps(report, default=str)
-    if asked.out:
-        Path(asked.out).write_text(line + "\n")
-    print(line)
+        for found in measure(vlm, vlm.desk._crops.crop_size, asked.rounds, began + asked.seconds):
+            if asked.out:
+                Path(asked.out).write_text(json.dumps(report | found, default=str, indent=1) + "\n")
+            print(json.dumps(report | found, default=str), flush=True)
 
 
 if __name__ == "__main__":
