@@ -1,6 +1,7 @@
 """The first token of a first question about a picture, of a second one, and of a further turn: how long each takes.
 
-In: a model's name or size, and a device. Out: a line of JSON with medians in milliseconds, from the picture's bytes on:
+In: a model's name or size, and a device. Out: JSON with medians in milliseconds, from the picture's bytes on, for
+pictures of `SIZES`, the first of them at the top:
 `cold`: a picture nobody asked about; `warm`: another question about it; `turn`: the next turn behind the first answer;
 `host`: a question about a picture whose pages others took since, but what vision made of it is in host memory; `gone`:
 the same without that.
@@ -23,6 +24,7 @@ from gapless.bench.pictures import jpegs
 from gapless.bench.rig import facts_of
 from gapless.config import EngineConfig, ImageLimits
 from gapless.constrain.table import build_table
+from gapless.images.crops import tiling
 from gapless.models.moondream.templates import Templates
 
 SAID = {"max_tokens": 8, "temperature": 0}
@@ -31,6 +33,8 @@ ROWS = 1
 WARMING = 2
 HOST = 2**27
 """Bytes of host memory for pictures."""
+SIZES = ((640, 480), (1024, 768), (378, 378))
+"""Width and height: a usual one, as many crops as there are, as few."""
 LEAST = 3
 """Rounds without which nothing is told."""
 
@@ -71,12 +75,24 @@ def come_back(vlm: VLM, seen: list[bytes], kept: bool) -> list[float]:
     return times
 
 
-def measure(vlm: VLM, side: int, rounds: int, until: float) -> Iterator[dict]:
-    """Rounds as long as there is time, up to so many; what is known so far, twice."""
+def measure(vlm: VLM, rounds: int, until: float) -> Iterator[dict]:
+    """Rounds as long as there is time, up to so many of each size; what is known so far, again and again."""
+    spec = vlm.desk._crops
+    told: dict = {}
+    for size in SIZES:
+        rows, columns = tiling(*size, spec)
+        own = {"size": size, "crops": 1 + rows * columns}
+        for found in of_size(vlm, size, rounds, until, told=not told):
+            yield told | (own | found if not told else {"others": [*told.get("others", []), own | found]})
+        told |= own | found if not told else {"others": [*told.get("others", []), own | found]}
+
+
+def of_size(vlm: VLM, size: tuple[int, int], rounds: int, until: float, *, told: bool) -> Iterator[dict]:
+    """The same of one size; `told`: of pictures that come back, too."""
     times: dict[str, list[float]] = {"cold": [], "warm": [], "turn": []}
     parts: dict[str, list[float]] = {"queue_ms": [], "prefill_time_ms": [], "device_ms": []}
     seen: list[bytes] = []
-    for number, picture in enumerate(jpegs(0, rounds + WARMING, side)):
+    for number, picture in enumerate(jpegs(0, rounds + WARMING, 0, size)):
         if number >= WARMING + LEAST and perf_counter() > until:
             break
         ask = [{"role": "user", "content": "What is in the picture, and where?"}]
@@ -94,6 +110,8 @@ def measure(vlm: VLM, side: int, rounds: int, until: float) -> Iterator[dict]:
     of_warm = {name: round(statistics.median(took[WARMING:]), 2) for name, took in parts.items()}
     more = {"warm_parts": of_warm, "last_turn": last["metrics"]}
     yield summed(times) | more
+    if not told:
+        return
     times["host"] = come_back(vlm, seen, True)
     forget(vlm)
     times["gone"] = come_back(vlm, seen, False)
@@ -140,7 +158,7 @@ def main() -> None:
         words = " ".join(Path(word).name if word == asked.out else word for word in sys.argv[1:])
         report["command"] = f"python tests/gpu/warm_question.py {words}"
         report["start_s"] = round(perf_counter() - began, 1)
-        for found in measure(vlm, vlm.desk._crops.crop_size, asked.rounds, began + asked.seconds):
+        for found in measure(vlm, asked.rounds, began + asked.seconds):
             if asked.out:
                 Path(asked.out).write_text(json.dumps(report | found, default=str, indent=1) + "\n")
             print(json.dumps(report | found, default=str), flush=True)
