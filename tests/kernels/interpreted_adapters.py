@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tests.kernels import drawn_region
 from tests.kernels.drawn_decoder import draw, draw_adapters, step
+from tests.kernels.drawn_kept import kept
 
 from gapless.kernels.triton.choices import Gpu
 from gapless.kernels.triton.decode import TritonStep
@@ -23,8 +24,9 @@ SCENES: list[tuple[list[int], list[int], int, dict[str, Any]]] = [
     ([0, 0, 0], [16], 16, {"layers": 1}),
     ([row % 4 for row in range(20)], [64, 8, 33], 64, {"layers": 1}),
     ([row % 11 for row in range(66)], [16] * 10, 16, {"layers": 1}),
+    ([1, 0, 2], [5, 16], 16, {"layers": 1, "fp8": True}),
 ]
-"""Slots of rows, ranks of adapters, the slots' rank, and how decoders differ from the usual."""
+"""Slots of rows, ranks of adapters, the slots' rank, and how decoders differ from the usual, `fp8` in their caches."""
 
 
 def off(found: torch.Tensor, right: torch.Tensor) -> float:
@@ -40,8 +42,9 @@ def adapters() -> None:
         fused = TritonStep(scene.decoder, GPU)
 
         def run(given: Any, scene: Any = scene, fused: TritonStep = fused) -> torch.Tensor:
-            caches = scene.keys.clone(), scene.values.clone()
-            return fused.forward(scene.x, scene.positions, scene.tables, *caches, given)
+            each = (None, None) if scene.scales is None else scene.scales.unbind(1)
+            caches = [kept(cache, by) for cache, by in zip((scene.keys, scene.values), each, strict=True)]
+            return fused.forward(scene.x, scene.positions, scene.tables, *caches, given, scene.scales)
 
         room = fused._adapters
         for memory in (room.narrow, room.parts, room.items, room.order):  # what earlier steps left is never used

@@ -12,7 +12,7 @@ from gapless.kernels.triton.choices import BATCHES
 @needs_triton
 def test_adapters_and_values_are_right_when_interpreted() -> None:
     scenes = run("interpreted_adapters", interpret="1", seconds=400)
-    assert [scene[0] for scene in scenes] == ["adapters"] * 5 + ["values"] * 4
+    assert [scene[0] for scene in scenes] == ["adapters"] * 6 + ["values"] * 4
     for what, rows, error, exact in scenes:
         assert float(error) < 1e-5, (what, rows)
         assert exact == "True", (what, rows)

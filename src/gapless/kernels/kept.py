@@ -19,6 +19,8 @@ LARGEST = torch.finfo(FP8).max
 """Of FP8: 448. What is larger is kept as this; it has no infinity."""
 NAN = 0x7F
 """FP8's byte for no number."""
+_EVERY = torch.arange(256, dtype=torch.uint8).view(FP8).float()
+"""What each byte says."""
 
 
 def scales_of(bounds: Tensor) -> Tensor:
@@ -36,7 +38,15 @@ def narrowed(x: Tensor, scales: Tensor) -> Tensor:
 
 def widened(kept: Tensor, scales: Tensor) -> Tensor:
     """FP8 [T, H, D] by scales [H] -> float32 [T, H, D]."""
-    return kept.float() * scales[:, None]
+    return plain(kept) * scales[:, None]
+
+
+def plain(kept: Tensor) -> Tensor:
+    """A cache's numbers without scales, float32; any shape. A CPU looks FP8 up, which takes a tenth of the time that
+    torch takes to convert it number by number."""
+    if kept.dtype is not FP8 or kept.device.type != "cpu":
+        return kept.float()
+    return torch.index_select(_EVERY, 0, kept.view(torch.uint8).flatten().int()).view(kept.shape)
 
 
 def as_stored(cache: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor
 from gapless.kernels import pixels
 from gapless.kernels.base import KEY_BLOCK, ExpertAdapters
 from gapless.kernels.fused import Decoder, FusedStep, FusedTower, Tower
-from gapless.kernels.kept import as_stored, narrowed, widened
+from gapless.kernels.kept import as_stored, narrowed, plain, widened
 from gapless.kernels.prompts import PromptKernels
 from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.sparse import SparseDecoder, SparseStep
@@ -321,7 +321,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, at: Paging, scales: Tensor |
 def _gather(cache: Tensor, rows: Tensor, room: Tensor) -> Tensor:
     """Copy the keys or values that T tokens reach, float32 [T * H * n, page_size * D]."""
     torch.index_select(as_stored(cache).view(-1, room.shape[1]), 0, rows, out=as_stored(room))
-    return room.float()
+    return plain(room)
 
 
 def _clear_tails(v: Tensor, at: Paging) -> None:
