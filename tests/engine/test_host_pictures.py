@@ -13,10 +13,12 @@ from tests.fakes.sim_device import Fault
 from tests.fakes.verdict import judge
 
 from gapless.config import EngineConfig
+from gapless.costs import Costs
+from gapless.engine.cutting import Budget, Feed, cut
 from gapless.engine.features import FeatureLedger
 from gapless.errors import InvariantBroken, NonFiniteLogits, RequestFailed
 from gapless.observe.counters import Counters
-from gapless.records import Inset, Prompt
+from gapless.records import HostPlace, Inset, Prefill, Prompt, RowRef, RowStart
 
 FEW = 1 + 12
 """Pages for a request and hardly more: each takes those of the one before."""
@@ -158,6 +160,17 @@ def test_a_request_that_makes_room_comes_back_without_vision():
     entries.append(Entry(shown(3, ids=IDS[:8], which=3, max_tokens=40), arrives=1))
     play(stage, device, *entries)
     assert stage.engine.counters.preemptions > 0 and moved(stage, device)[0] > 0
+
+
+def test_of_a_picture_that_is_there_no_crops_are_counted_or_looked_at():
+    start = RowStart(RowRef(1, 1), 0, 9, 9, 1, 0.0, 1.0, 0, -1, host_masked=False)
+    whole = Prefill(start, IDS[:4], ((),) * 4, PREFIX, (1, 2, 3, 4, 5), picture(1), (1, 2, 3, 4))
+    costs = Costs(crops=((1, 1.0), (2, 2.0)), tokens=((64, 1.0),))
+    for there in (True, False):
+        budget = Budget(costs, 1.5)
+        part = cut(Feed(replace(whole, places=(HostPlace(0, there),)), PREFIX, front=True), budget)
+        assert budget.crops == (0 if there else 1) and (part.look is None) == there
+        assert part.ends == there and (part.prefill is not None) == there
 
 
 def test_a_slot_that_nobody_holds_cannot_be_left():
