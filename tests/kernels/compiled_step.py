@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gapless.kernels.triton import step_jit as step
-from gapless.kernels.triton.choices import BATCHES, Dims, Gpu, choice, over_bytes, padded
+from gapless.kernels.triton.choices import BATCHES, Dims, Gpu, choice, over_bytes, padded, soon
 from gapless.kernels.triton.decode import PARTS
 from gapless.kernels.triton.table import built_in
 
@@ -48,7 +48,7 @@ def kernels(dims, rows, gpu, kind):
         {"qkv": half, "keys": half, "values": half, "tables": long, "positions": long, "cos": wide, "sin": wide}
         | {"inner": half, "parts": wide, "arrived": index, "columns": "i32", "scale": "fp32"},
         {**both, "H": dims.heads, "ROTARY": dims.rotary, "PAGE": 16, "SPLITS": chosen.scan.splits, "BT": chosen.scan.bt}
-        | {"STAGES": chosen.scan.stages, "PDL": chosen.pdl},
+        | {"STAGES": chosen.scan.stages, "SOON": soon(ahead, chosen.scan.splits), "PDL": chosen.pdl},
         chosen.scan.warps,
     )
     yield (  # over keys and values in FP8
@@ -56,7 +56,7 @@ def kernels(dims, rows, gpu, kind):
         {"qkv": half, "keys": "*u8", "values": "*u8", "tables": long, "positions": long, "cos": wide, "sin": wide}
         | {"inner": half, "parts": wide, "arrived": index, "columns": "i32", "scale": "fp32", "scales": wide},
         {**both, "H": dims.heads, "ROTARY": dims.rotary, "PAGE": 16, "SPLITS": scan.splits, "BT": scan.bt}
-        | {"STAGES": scan.stages, "PDL": chosen.pdl},
+        | {"STAGES": scan.stages, "SOON": soon(ahead, scan.splits), "PDL": chosen.pdl},
         scan.warps,
     )
     share = (dims.dim + dims.inner) // chosen.down.splits

@@ -26,6 +26,8 @@ SMALLEST = 16
 """Sides of a tile on the matrix units."""
 MOST_SCANS = 128
 """Rows of a step times the parts of a context: as many parts there is room for."""
+MOST_SOON = 64
+"""Keys and values that a program asks for before it needs them."""
 MOST_HELD, MOST_STAGED = 256, 2**16
 """Weights of a tile: in the registers of a thread, and in a stage in shared memory."""
 
@@ -61,8 +63,8 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One step's tiles. `pdl`: when each kernel lets the next one start; `ahead`:
-    how many columns of its weights a kernel asks for while it waits."""
+    """One step's tiles. `pdl`: when each kernel lets the next one start; `ahead`: how many columns of its weights a
+    kernel asks for while it waits, see `soon` for keys and values."""
 
     up: Tile
     scan: Scan
@@ -93,6 +95,12 @@ class Dims:
     vocab: int
 
 
+def soon(ahead: int, splits: int) -> int:
+    """Keys and values that a program asks for beforehand where kernels ask for so many columns of weights: half as
+    many, where contexts are read whole; of a part of one they would be most, all at once."""
+    return min(MOST_SOON, ahead // 2) if splits == 1 else 0
+
+
 def padded(rows: int) -> int:
     """Rows of the tiles that compute `rows`."""
     return 1 if rows == 1 else max(SMALLEST, 1 << (rows - 1).bit_length())
@@ -113,13 +121,14 @@ def choice(dims: Dims, rows: int, itemsize: int, gpu: Gpu) -> Choice | None:
         found,
         up=fit(found.up, dims.dim, outputs),
         down=fit(found.down, wide, (dims.dim,)),
-        scan=_split(found.scan, rows),
+        scan=split(found.scan, rows),
         head=fit(found.head, dims.dim, (dims.vocab,)),
         pdl=found.pdl if gpu.dependent else 0,
+        ahead=found.ahead if gpu.dependent else 0,
     )
 
 
-def _split(scan: Scan, rows: int) -> Scan:
+def split(scan: Scan, rows: int) -> Scan:
     """The same in no more parts than there is room for."""
     splits = scan.splits
     while splits > 1 and splits * rows > MOST_SCANS:

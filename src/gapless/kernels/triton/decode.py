@@ -20,7 +20,18 @@ from gapless.kernels.kept import as_stored
 from gapless.kernels.stacks import FP8
 from gapless.kernels.triton import step_jit
 from gapless.kernels.triton.adapters import Extra, Extras, Room
-from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Choice, Dims, Gpu, Tile, choice, over_bytes, padded
+from gapless.kernels.triton.choices import (
+    MOST_ROWS,
+    MOST_SCANS,
+    Choice,
+    Dims,
+    Gpu,
+    Tile,
+    choice,
+    over_bytes,
+    padded,
+    soon,
+)
 from gapless.kernels.triton.folding import Folded, Packed, pack
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -53,6 +64,11 @@ class TritonStep:
         self._arrived = room(most * self.dims.heads, dtype=torch.int32)
         self._tiles = room(dim, dtype=torch.int32)
         self._adapters = Room.of(dim, self.dtype, device)
+
+    @property
+    def gpu(self) -> Gpu:
+        """What it was made for."""
+        return self._gpu
 
     @property
     def weights(self) -> Decoder:
@@ -173,8 +189,8 @@ class TritonStep:
         step_jit.scan[(rows * dims.heads * scan.splits + extra.lead,)](
             self._qkv, keys, values, tables, positions, cos, sin, self._inner, self._scan_parts, self._arrived,
             tables.shape[1], (dims.dim // dims.heads) ** -0.5, extra.lora, dims.dim, dims.inner, dims.heads,
-            dims.rotary, keys.shape[2], scan.splits, scan.bt, scan.stages, chosen.pdl, **extra.constants,
-            scales=scales, num_warps=scan.warps, **_dependent(chosen),
+            dims.rotary, keys.shape[2], scan.splits, scan.bt, scan.stages, soon(chosen.ahead, scan.splits), chosen.pdl,
+            **extra.constants, scales=scales, num_warps=scan.warps, **_dependent(chosen),
         )  # fmt: skip
 
     def _down(self, x: Tensor, w: Tensor, bias: Tensor, rows: int, chosen: Choice, extra: Extra) -> None:

@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, told, with_inputs, with_outputs
 from gapless.kernels.triton.kept_jit import kept, unit, wide
-from gapless.kernels.triton.parts_jit import behind, gelu_tanh, normed
+from gapless.kernels.triton.parts_jit import behind, gelu_tanh, normed, prefetch
 
 
 @triton.jit
@@ -116,6 +116,18 @@ def tokens(keys, values, table, own, first, end, H: tl.constexpr, PAGE: tl.const
 
 
 @triton.jit
+def coming(keys, values, table, own, begin, end, H: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr,
+           SOON: tl.constexpr):
+    """Ask for the first SOON keys and values of one head from position `begin` on: they do not depend on who came just
+    before."""
+    t = tl.maximum(tl.minimum(begin + tl.arange(0, SOON), end - 1), 0)
+    page = tl.load(table + t // PAGE).to(tl.int64)
+    at = ((page * H + own) * PAGE + t % PAGE) * WIDE
+    prefetch(keys + at)
+    prefetch(values + at)
+
+
+@triton.jit
 def taken(best, weight, total, q, k, v, there):
     """A running softmax with these keys and values in it too."""
     score = tl.where(there, tl.sum(wide(k) * q[None, :], 1), -1e30)
@@ -173,9 +185,9 @@ def combined(parts, arrived, out, pair, part, best, weight, total, WIDE: tl.cons
 @triton.jit(do_not_specialize=["columns"])
 def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, columns, scale, lora, D: tl.constexpr,
          FF: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, SPLITS: tl.constexpr,
-         BT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
-         MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0, DEEP: tl.constexpr = 0,
-         WARM: tl.constexpr = False, scales=None):
+         BT: tl.constexpr, STAGES: tl.constexpr, SOON: tl.constexpr, PDL: tl.constexpr, LEAD: tl.constexpr = 0,
+         RANK: tl.constexpr = 0, MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0,
+         DEEP: tl.constexpr = 0, WARM: tl.constexpr = False, scales=None):
     """One head of one row over part of its context -> inner [B, :D], and the new key and value into their page.
 
     `scales` float32 [2, H] if those are kept in FP8.
@@ -205,6 +217,8 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
         best, weight, total = taken(best, weight, total, q, k, v, there)
         begin += BT
     else:
+        if SOON > 0:
+            coming(keys, values, table, own, begin, end, H, PAGE, WIDE, SOON)
         if PDL:
             gdc_wait()
         q = rotated(mine, d, cos, sin, position, ROTARY) * scale
