@@ -15,10 +15,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from gapless.bench import tune_experts, tune_run
+from gapless.bench import tune_experts, tune_run, tune_sparse
 from gapless.errors import NotEnoughMemory
 from gapless.kernels.triton import tuned
 from gapless.kernels.triton.choices import Choice, Gpu, Scan
+from gapless.kernels.triton.sparse_choices import Many, Own, SparseDims, choice
 from gapless.kernels.triton.table import Table, built_in
 from gapless.kernels.triton.tiles import ROWS, Tiles
 from gapless.kernels.triton.tuned import Card
@@ -27,6 +28,7 @@ from gapless.models.moondream.random_weights import random_config
 
 ROOT = Path(__file__).resolve().parents[2]
 BEST = Scan(8, 32, 3, 1)
+GPU = Gpu(227 * 1024, True, {})
 
 
 class Timer:
@@ -44,10 +46,10 @@ class Timer:
     def times(self, rows: int, choices: Sequence[Any], turns: int) -> list[float | None]:
         return [self.took(choice) for choice in choices]
 
-    def took(self, choice: Choice | Tiles) -> float:
-        if isinstance(choice, Choice):
-            return 100.0 - 30.0 * (choice.scan == BEST)
-        return 100.0 + choice.up.stages + choice.down.stages
+    def took(self, choice: Choice | Many | Tiles) -> float:
+        if isinstance(choice, Tiles):
+            return 100.0 + choice.up.stages + choice.down.stages
+        return 100.0 - 30.0 * (choice.scan == BEST)
 
 
 class Nobody:
@@ -66,7 +68,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Card, "of", classmethod(lambda cls, device: CARDS[device.index]))
     monkeypatch.setattr(tune_run, "gpu_of", lambda device, table: Gpu(227 * 1024, True, table.decode))
     monkeypatch.setattr(tune_run.experts, "shared_memory", lambda device: 227 * 1024)
-    monkeypatch.setattr(tune_run, "StepTrial", Timer)
+    monkeypatch.setattr(tune_run, "sparse_gpu", lambda device: Gpu(227 * 1024, True, {}))
+    monkeypatch.setattr(tune_run, "DenseTrial", Timer)
+    monkeypatch.setattr(tune_sparse, "SparseTrial", Timer)
     monkeypatch.setattr(tune_experts, "ExpertsTrial", Timer)
     monkeypatch.setattr(tune_run, "Compilers", Nobody)
     tuned.forget()
@@ -113,12 +117,23 @@ def test_a_card_without_a_table_begins_from_an_older_one() -> None:
     assert table is not None and table.decode.keys() == {1, 8}
 
 
-def test_experts_are_tuned_in_both_kinds() -> None:
+def test_steps_and_experts_are_tuned_in_both_kinds() -> None:
     report = run([8], size="moondream-3")
+    steps = "sparse-2048x8192x32x32x51200x64x8x1024"
     assert [part["sizes"] for part in report["parts"]] == [
-        f"experts-64x2048x1024-{kind}" for kind in ("bfloat16", "float8")
+        *(f"{steps}-{kind}-bfloat16" for kind in ("half", "float8")),
+        *(f"experts-64x2048x1024-{kind}" for kind in ("bfloat16", "float8")),
     ]
-    for part, size in zip(report["parts"], (2, 1), strict=True):
+    for part, size in zip(report["parts"], (2, 1), strict=False):
+        (row,) = part["rows"]
+        assert (row["rows"], row["gain"], part["began_from"]) == (8, 0.3, "built in for experts")
+        dims = SparseDims(2048, 8192, 32, 32, 51200, 64, 8, 1024, size)
+        table = tuned.table_for(CARDS[0], tuned.Sizes.sparse(dims, torch.bfloat16))
+        assert table is not None and part["file"] in table.source
+        usual = choice(dims, 8, 2, GPU)
+        assert choice(dims, 8, 2, GPU, Own(table.sparse)) == table.sparse[8] == replace(usual, scan=BEST)
+        assert choice(dims, 16, 2, GPU, Own(table.sparse)) == choice(dims, 16, 2, GPU)
+    for part, size in zip(report["parts"][2:], (2, 1), strict=True):
         assert [row["rows"] for row in part["rows"]] == list(ROWS) and all(row["gain"] > 0 for row in part["rows"])
         kind = ("float8", "bfloat16")[size - 1]
         table = tuned.table_for(CARDS[0], tuned.Sizes.experts(64, 2048, 1024, kind))
@@ -139,7 +154,7 @@ def test_what_was_found_before_the_gpu_failed_is_kept(
             if rows == 16:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(tune_run, "StepTrial", Failing)
+    monkeypatch.setattr(tune_run, "DenseTrial", Failing)
     (part,) = run([8, 16])["parts"]
     assert [row["rows"] for row in part["rows"]] == [8] and part["left_out"] == [16] and part["file"]
     assert "ended early: CUDA out of memory" in caplog.text
@@ -158,7 +173,7 @@ from functools import partial
 import torch
 from gapless.bench.tune_scene import decoder_of
 from gapless.kernels.triton.choices import Dims, Gpu, choice
-from gapless.kernels.triton.compiling import Compilers, Job
+from gapless.kernels.triton.compiling import Compilers, Job, dense_step
 from gapless.kernels.triton.table import built_in
 
 def main():
@@ -166,7 +181,8 @@ def main():
     gpu = Gpu(227 * 1024, True, decode)
     make = partial(decoder_of, dims, 1, 64, torch.bfloat16)
     compilers = Compilers(1)
-    compilers.compile([Job(make, (9, 0), gpu, rows, 16, choice(dims, rows, 2, gpu)) for rows in (1, 8)])
+    steps = [(rows, partial(dense_step, make, gpu, rows, choice(dims, rows, 2, gpu))) for rows in (1, 8)]
+    compilers.compile([Job(step, (9, 0), rows, 16) for rows, step in steps])
     compilers.close()
 
 if __name__ == "__main__":

@@ -10,16 +10,25 @@ import pytest
 import torch
 from tests.kernels.drawn_decoder import Scene as Drawn
 from tests.kernels.drawn_decoder import step
+from tests.kernels.drawn_sparse import Sparse as DrawnSparse
+from tests.kernels.drawn_sparse import step as sparse_step
 
+from gapless.bench import tune_sparse_menu
 from gapless.bench.tune import CAREFUL, QUICK, Search, Steps
 from gapless.bench.tune_menu import PARTS, menu
 from gapless.bench.tune_scene import Scene, decoder_of
+from gapless.bench.tune_sparse_scene import sparse_decoder_of, sparse_scene
+from gapless.bench.tune_sparse_scene import step as sparse_margins
 from gapless.kernels.triton.choices import BATCHES, ONE, Choice, Dims, Gpu, choice, padded
+from gapless.kernels.triton.sparse_choices import Own, SparseDims
+from gapless.kernels.triton.sparse_choices import choice as sparse_choice
 from gapless.kernels.triton.table import built_in
 
 Pair = tuple[int, int]
 MOONDREAM_2 = Dims(dim=2048, inner=8192, heads=32, rotary=32, vocab=51200)
 GLINT = Dims(dim=256, inner=512, heads=4, rotary=32, vocab=2048)
+MOONDREAM_3 = SparseDims(2048, 8192, 32, 32, 51200, 64, 8, 1024, 1)
+GLINT_3 = SparseDims(256, 512, 4, 32, 2048, experts=8, share=2, expert_inner=64)
 
 
 @dataclass
@@ -151,6 +160,34 @@ def test_the_menu_offers_each_part_what_fits_as_it_stands(dims: Dims, kib: int) 
                 changed = {name for name in Choice.__slots__ if getattr(other, name) != getattr(start, name)}
                 assert changed <= ({"pdl", "ahead"} if part == "launch" else {part})
                 assert (other.down.mode == ONE) is (rows == 1) and padded(rows) >= rows
+
+
+@pytest.mark.parametrize("dims", [MOONDREAM_3, GLINT_3], ids=["moondream-3.1", "small"])
+def test_the_menu_of_steps_with_experts_offers_what_fits_as_it_stands(dims: SparseDims) -> None:
+    gpu = Gpu(227 * 1024, True, {})
+    for rows in (1, 8, 64):
+        start = sparse_choice(dims, rows, 2, gpu)
+        assert start is not None
+        parts = {part: tune_sparse_menu.menu(part, start, rows, dims, 2, gpu) for part in tune_sparse_menu.PARTS}
+        for part, others in parts.items():
+            assert len(set(others)) == len(others) <= 140 and start not in others
+            assert others or dims is GLINT_3 or (rows == 1 and part in ("proj", "close"))
+            for other in others:
+                changed = {name for name in type(start).__slots__ if getattr(other, name) != getattr(start, name)}
+                assert changed <= {"pdl", "ahead"} if part == "launch" else len(changed) == 1
+                assert sparse_choice(dims, rows, 2, gpu, Own({rows: other})) == other
+
+
+def test_what_is_right_for_a_scene_with_experts_is_what_another_account_of_a_step_says() -> None:
+    dims = SparseDims(64, 128, 4, 8, 64, experts=7, share=3, expert_inner=32, expert_itemsize=1)
+    decoder = sparse_decoder_of(dims, 1, 2, 160, torch.float32, torch.device("cpu"))
+    scene = sparse_scene(decoder, 19, 40)
+    tables = scene.tables, scene.keys.clone(), scene.values.clone()
+    drawn = DrawnSparse(decoder, tables[1], tables[2], scene.x, scene.positions, tables[0])
+    for mine, other in zip(scene.right, sparse_step(drawn)[:2], strict=True):
+        assert float((mine - other).norm() / other.norm()) < 1e-5
+    margins = sparse_margins(decoder, scene)[2]
+    assert float(margins.min()) > 0.01, "a router of these rows can hardly decide"
 
 
 def test_what_is_right_for_a_scene_is_what_another_account_of_a_step_says() -> None:

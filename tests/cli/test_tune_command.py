@@ -48,8 +48,13 @@ def test_a_table_for_people(asked: list[tuple[Any, ...]], capsys: pytest.Capture
     out = capsys.readouterr().out
     assert "NVIDIA H200" in out and "1269.0" in out and "1230.2" in out and "3.1" in out
     assert "kept in /somewhere/NVIDIA-H200-decode.json" in out
-    text, where, dtype, rows, seconds = asked[0]
+    text, where, dtype, rows, seconds, _ = asked[0]
     assert (text.dim, where, dtype, rows, seconds) == (2048, "cuda:0", "bfloat16", list(BATCHES), tune.SECONDS)
+    assert main(["tune", "moondream-3"]) == main(["tune", "moondream-3.1"]) == 0
+    assert [(text.moe is None, kinds) for text, *_, kinds in asked[1:]] == [
+        (False, ("bfloat16",)),
+        (False, ("float8",)),
+    ]
 
 
 def test_json_for_machines_and_a_file(
@@ -59,8 +64,8 @@ def test_json_for_machines_and_a_file(
     line = ["tune", "glint", "--rows", "8", "--rows", "1", "--rows", "8", "--dtype", "float16", "--seconds", "60"]
     assert main([*line, "--json", "--out", str(out)]) == 0
     assert json.loads(capsys.readouterr().out) == REPORT == json.loads(out.read_text())
-    text, _, dtype, rows, seconds = asked[0]
-    assert (text.dim, dtype, rows, seconds) == (256, "float16", [8, 1], 60.0)
+    text, _, dtype, rows, seconds, kinds = asked[0]
+    assert (text.dim, dtype, rows, seconds, len(kinds)) == (256, "float16", [8, 1], 60.0, 2)
 
 
 def test_what_was_left_out_is_said(

@@ -14,8 +14,9 @@ import torch
 
 from gapless.config import tune_folder
 from gapless.kernels.triton import tuned
-from gapless.kernels.triton.choices import Dims
-from gapless.kernels.triton.table import Table, built_in
+from gapless.kernels.triton.choices import Dims, Gpu
+from gapless.kernels.triton.sparse_choices import Own, SparseDims, choice
+from gapless.kernels.triton.table import Table, built_in, parse
 from gapless.kernels.triton.tuned import Card, Sizes, Tuned
 
 CARD = Card("NVIDIA H200", (9, 0))
@@ -66,6 +67,34 @@ def test_experts_have_files_of_their_own() -> None:
     kept(table=Table({}, {1: {16: USUAL.experts[1][16]}}, ""), sizes=sizes)
     found = tuned.table_for(CARD, sizes)
     assert found is not None and found.experts == USUAL.experts and "tuned" in found.source
+
+
+STEP = SparseDims(2048, 8192, 32, 32, 51200, 64, 8, 1024, 1)
+
+
+def test_steps_with_experts_have_files_of_their_own() -> None:
+    gpu, sizes = Gpu(227 * 1024, True, {}), Sizes.sparse(STEP, torch.bfloat16)
+    made = {rows: replace(choice(STEP, rows, 2, gpu), pdl=0) for rows in (1, 8, 64)}
+    path = kept(table=Table({}, {}, "", made), sizes=sizes)
+    assert path.name == "NVIDIA-H200-sparse-2048x8192x32x32x51200x64x8x1024-float8-bfloat16.json"
+    found = tuned.table_for(CARD, sizes)
+    assert found is not None and found.sparse == made and "tuned" in found.source and found.decode == USUAL.decode
+    assert [choice(STEP, rows, 2, gpu, Own(found.sparse)).pdl > 0 for rows in (1, 4, 8, 64)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    whole = json.loads(path.read_text())
+    for name, value, says in (
+        ("up", {**whole["table"]["sparse"]["8"]["up"], "bn": 32}, "bn is 32"),
+        ("proj", {**whole["table"]["sparse"]["8"]["proj"], "splits": 8}, "have splits, 5 at most"),
+        ("close", 3, "close: warps is 3"),
+        ("dense", {**whole["table"]["sparse"]["8"]["dense"], "mode": "one"}, "for a single row"),
+    ):
+        table = {"sparse": {"8": {**whole["table"]["sparse"]["8"], name: value}}}
+        with pytest.raises(ValueError, match=says):
+            parse(table, "")
 
 
 def test_a_later_run_keeps_what_an_earlier_one_found() -> None:

@@ -66,6 +66,9 @@ class Laying(Graphed):
     def fuse_sparse(self, decoder: SparseDecoder) -> Laid:
         return Laid(decoder, self._answers)
 
+    def compile_ahead(self, step: Laid, batches: tuple[int, ...], page_size: int) -> None:
+        step.asked += [*batches, page_size]
+
 
 def model(kernels: Graphed) -> Moondream:
     return Moondream(CONFIG, micro_tensors(RAW), kernels)
@@ -111,6 +114,13 @@ def test_no_weight_is_kept_twice_and_what_fills_up_is_zero() -> None:
         moe.experts_per_token,
         moe.expert_inner_dim,
     )
+
+
+def test_what_steps_need_is_compiled_beforehand_where_there_are_such_steps() -> None:
+    of = model(Laying())
+    of.compile_ahead((1, 8), 16)
+    model(Graphed(reference.ROWS)).compile_ahead((1, 8), 16)
+    assert of.text.sparse.asked == [1, 8, 16]
 
 
 @torch.inference_mode()

@@ -95,7 +95,13 @@ def _open_gpu(
     loaded: Loaded, table: Table, config: EngineConfig, graphs: bool, progress: Progress | None
 ) -> tuple[Device, GpuPlan]:
     from gapless.device.cuda import CudaDevice
+    from gapless.device.graphs import buckets_for
+    from gapless.models.moondream.model import Moondream
 
+    if graphs and isinstance(loaded.model, Moondream):
+        if progress is not None:
+            progress.show("compiling kernels", 0, 1)
+        loaded.model.compile_ahead(buckets_for(config.max_rows), config.page_size)
     device = CudaDevice(loaded.model, table, config, CudaDeviceConfig(graphs=graphs))
     try:
         for stage in device.prepare():

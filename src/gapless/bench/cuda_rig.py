@@ -83,6 +83,8 @@ class CudaRig(Rig):
 
     def _open(self, model: Model, table: Table, config: EngineConfig) -> Device:
         graphs, buckets, plain = self._graphs, self._buckets, self._plain
+        if isinstance(self._model, Moondream) and not plain:
+            self._model.compile_ahead(buckets, config.page_size)
         device = open_device(model, table, config, graphs=graphs, buckets=buckets, plain=plain, runtime=self._runtime())
         self._devices[config.depth] = device
         return device

@@ -10,7 +10,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from gapless.kernels.triton.choices import EARLY, LATE, ONE, ROWS, WEIGHTS, Choice, Dims, Gpu, Scan, Tile, choice
+from gapless.kernels.triton.choices import (
+    EARLY,
+    LATE,
+    ONE,
+    ROWS,
+    WEIGHTS,
+    Choice,
+    Dims,
+    Gpu,
+    Scan,
+    Tile,
+    choice,
+)
 
 PARTS = ("launch", "up", "scan", "down", "head", "launch")
 """In the order they are tried: when kernels start, then the kernels, and when these start."""
@@ -36,15 +48,14 @@ def menu(part: str, now: Choice, rows: int, dims: Dims, itemsize: int, gpu: Gpu)
 
 def _others(part: str, now: Choice, rows: int, dims: Dims, itemsize: int) -> Iterator[Choice]:
     if part == "launch":
-        for pdl, ahead in product((0, EARLY, LATE), (0, 128, 256, 512, 1024)):
-            if pdl or not ahead:
-                yield replace(now, pdl=pdl, ahead=ahead)
+        for pdl, ahead in launches():
+            yield replace(now, pdl=pdl, ahead=ahead)
     elif part == "scan":
-        for scan in _scans(rows):
+        for scan in scans(rows):
             yield replace(now, scan=scan)
     else:
         columns = dims.dim + dims.inner if part == "down" else dims.dim
-        for tile in _tiles(rows, columns, itemsize, split=part == "down"):
+        for tile in tiles(rows, columns, itemsize, ((1, 2, 5) if rows == 1 else (2, 4, 8)) if part == "down" else (1,)):
             yield _with(now, part, tile)
 
 
@@ -54,22 +65,29 @@ def _with(now: Choice, part: str, tile: Tile) -> Choice:
     return replace(now, down=tile) if part == "down" else replace(now, head=tile)
 
 
-def _scans(rows: int) -> Iterator[Scan]:
+def launches() -> Iterator[tuple[int, int]]:
+    """When kernels may start, and how many columns they ask for while they wait."""
+    for pdl, ahead in product((0, EARLY, LATE), (0, 64, 128, 256, 512, 1024)):
+        if pdl or not ahead:
+            yield pdl, ahead
+
+
+def scans(rows: int) -> Iterator[Scan]:
+    """How a context may be read."""
     splits = (4, 8, 16) if rows == 1 else (1, 2, 4, 8, 16) if rows <= FEW else (1, 2)
     for split, (bt, stages, warps) in product(splits, SCANS):
         yield Scan(split, bt, stages, warps)
 
 
-def _tiles(rows: int, columns: int, itemsize: int, split: bool) -> Iterator[Tile]:
+def tiles(rows: int, columns: int, itemsize: int, splits: tuple[int, ...]) -> Iterator[Tile]:
+    """Of a product of so many columns, in one of `splits`."""
     if rows == 1:
-        splits = (1, 2, 5) if split else (1,)
         for bn, bk, warps, parts in product((2, 4, 8), (1024, 2048), (2, 4, 8), splits):
             held = bn * bk // (32 * warps)
             if columns % (parts * bk) == 0 and 16 <= held <= 64:
                 yield Tile(ONE, bn, bk, 1, warps, parts)
         return
     modes = (WEIGHTS, ROWS) if rows >= MANY else (WEIGHTS,)
-    splits = (2, 4, 8) if split else (1,)
     for mode, bn, bk, warps, parts in product(modes, (64, 128), (64, 128, 256), (4, 8), splits):
         if columns % (parts * bk) or (warps == 8 and bn < 128):
             continue

@@ -16,16 +16,17 @@ from typing import Any, TypeVar
 import torch
 
 from gapless import __version__
-from gapless.bench import tune_experts, tune_menu
+from gapless.bench import tune_experts, tune_menu, tune_sparse, tune_sparse_menu
 from gapless.bench.text import rounded
 from gapless.bench.tune import Found, Search, Steps, Tell, Trial
-from gapless.bench.tune_trial import StepTrial
+from gapless.bench.tune_trial import DenseTrial
 from gapless.config import usable_cores
 from gapless.errors import NotEnoughMemory
-from gapless.kernels.triton import experts, tuned
+from gapless.kernels.triton import experts, sparse_choices, tuned
 from gapless.kernels.triton.choices import Choice, Dims, Gpu, choice
 from gapless.kernels.triton.compiling import Compilers
-from gapless.kernels.triton.offer import gpu_of
+from gapless.kernels.triton.offer import gpu_of, sparse_gpu
+from gapless.kernels.triton.sparse_choices import Sparse, SparseDims
 from gapless.kernels.triton.table import KINDS, Table, built_in, capabilities, shown
 from gapless.kernels.triton.tiles import ROWS, Tiles, tiles_of
 from gapless.kernels.triton.tuned import Card, Sizes, Tuned
@@ -34,6 +35,8 @@ from gapless.models.registry import DTYPES
 
 C = TypeVar("C")
 MOST_PROCESSES = 16
+STEPS_SHARE = 0.8
+"""Of the time, for steps; the rest is for the experts of prompts."""
 _log = logging.getLogger("gapless.tune")
 
 
@@ -46,11 +49,21 @@ class Tuning:
     device: torch.device
     rows: Sequence[int]
     seconds: float
+    kinds: Sequence[str] = tuple(KINDS)
+    """Of experts' weights."""
 
     @classmethod
-    def of(cls, text: TextConfig, dtype: str, device: str, rows: Sequence[int], seconds: float) -> Tuning:
+    def of(
+        cls,
+        text: TextConfig,
+        dtype: str,
+        device: str,
+        rows: Sequence[int],
+        seconds: float,
+        kinds: Sequence[str] = tuple(KINDS),
+    ) -> Tuning:
         """The same, of names: a number format and "cuda:N"."""
-        return cls(text, DTYPES[dtype], torch.device(device), rows, seconds)
+        return cls(text, DTYPES[dtype], torch.device(device), rows, seconds, kinds)
 
     def run(self, tell: Tell) -> dict[str, Any]:
         """Search, keep what was found, and return the report. Raises `ValueError` for sizes that no kernel takes."""
@@ -58,7 +71,8 @@ class Tuning:
         if moe is None:
             parts = [self._decode(card, ends, tell)]
         else:
-            parts = [self._experts(card, moe, kind, ends, tell) for kind in KINDS]
+            parts = [self._sparse(card, moe, kind, self._until(ends, kind), tell) for kind in self.kinds]
+            parts += [self._experts(card, moe, kind, ends, tell) for kind in self.kinds]
         return {
             "gpu": card.name,
             "capability": "{}.{}".format(*card.capability),
@@ -66,19 +80,40 @@ class Tuning:
             "parts": parts,
         }
 
+    def _until(self, ends: float, kind: str) -> float:
+        """When steps with that kind of experts have had their share of the time: most of it is theirs, equally."""
+        left = len(self.kinds) - list(self.kinds).index(kind)
+        return perf_counter() + STEPS_SHARE * (ends - perf_counter()) / left
+
     def _decode(self, card: Card, ends: float, tell: Tell) -> dict[str, Any]:
         dims, sizes = dims_of(self.text), Sizes.decode(dims_of(self.text), self.dtype)
         table = tuned.table_for(card, sizes) or nearest(card)
         gpu = gpu_of(self.device, table)
         compilers = Compilers(min(usable_cores(), MOST_PROCESSES))
         try:
-            trial = StepTrial(dims, self.dtype, self.device, gpu, compilers, self.rows)
+            trial = DenseTrial(dims, self.dtype, self.device, gpu, compilers, self.rows)
             steps = decode_steps(dims, self.dtype.itemsize, gpu, self.rows)
             found = _searched(Search(trial, steps, ends - perf_counter(), tell))
         finally:
             compilers.close()
         made = Table({rows: best.choice for rows, best in found.items()}, {}, table.source)
         return _kept(card, sizes, made, table.source, self.rows, found)
+
+    def _sparse(self, card: Card, moe: MoeConfig, kind: str, ends: float, tell: Tell) -> dict[str, Any]:
+        dims = sparse_dims_of(self.text, moe, kind)
+        sizes, gpu = Sizes.sparse(dims, self.dtype), sparse_gpu(self.device)
+        known = tuned.table_for(card, sizes)
+        own = sparse_choices.Own({} if known is None else known.sparse)
+        began = known.source if known is not None and known.sparse else "built in for experts"
+        steps = sparse_steps(dims, self.dtype.itemsize, gpu, own, self.rows)
+        compilers = Compilers(min(usable_cores(), MOST_PROCESSES))
+        try:
+            trial = tune_sparse.SparseTrial(dims, self.dtype, self.device, gpu, compilers, self.rows)
+            found = _searched(Search(trial, steps, ends - perf_counter(), tell))
+        finally:
+            compilers.close()
+        made = Table({}, {}, began, {rows: best.choice for rows, best in found.items()})
+        return _kept(card, sizes, made, began, self.rows, found)
 
     def _experts(self, card: Card, moe: MoeConfig, kind: str, ends: float, tell: Tell) -> dict[str, Any]:
         size, dim = KINDS[kind], self.text.dim
@@ -137,6 +172,28 @@ def _kept(
 def dims_of(text: TextConfig) -> Dims:
     """A decoder's sizes as decode steps need them."""
     return Dims(text.dim, text.ff_dim, text.n_heads, text.rotary_dims, text.vocab_size)
+
+
+def sparse_dims_of(text: TextConfig, moe: MoeConfig, kind: str) -> SparseDims:
+    """The same for a decoder with experts whose weights are of that kind."""
+    ff = text.ff_dim if moe.start_layer else 0
+    numbers = (text.dim, ff, text.n_heads, text.rotary_dims, text.vocab_size)
+    return SparseDims(*numbers, moe.num_experts, moe.experts_per_token, moe.expert_inner_dim, KINDS[kind])
+
+
+def sparse_steps(
+    dims: SparseDims, itemsize: int, gpu: Gpu, own: sparse_choices.Own, rows: Sequence[int]
+) -> Steps[Sparse]:
+    """What is searched for steps with experts. Raises `ValueError` for sizes that the kernels do not take."""
+    start = {count: sparse_choices.choice(dims, count, itemsize, gpu, own) for count in rows}
+    known = {count: tiles for count, tiles in start.items() if tiles is not None}
+    if len(known) < len(start):
+        raise ValueError(f"these kernels do not take the sizes of this model: {dims}")
+
+    def offered(part: str, now: Sparse, rows: int) -> list[Sparse]:
+        return tune_sparse_menu.menu(part, now, rows, dims, itemsize, gpu)
+
+    return Steps(tune_sparse_menu.PARTS, known, offered)
 
 
 def decode_steps(dims: Dims, itemsize: int, gpu: Gpu, rows: Sequence[int]) -> Steps[Choice]:

@@ -8,16 +8,18 @@ in company, with what overlaps. It is checked against float32 on that GPU, into 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import median
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from gapless.bench.tune_scene import PAGE, Scene, decoder_of
 from gapless.kernels.triton.choices import Choice, Dims, Gpu
-from gapless.kernels.triton.compiling import Compilers, Job
+from gapless.kernels.triton.compiling import Compilers, Job, dense_step
 from gapless.kernels.triton.decode import TritonStep
 
 CONTEXT = 800
@@ -31,35 +33,52 @@ ERROR = 1e-2
 AGAIN = 20
 """Launches that must give the same bits."""
 _log = logging.getLogger("gapless.tune")
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
 
 
-class StepTrial:
-    """See `Trial`. One scene at a time is in memory; `rows`: those that there will be."""
+class Step(Protocol[C_contra]):
+    """A fused step, as `TritonStep` and `TritonSparseStep` are."""
 
-    def __init__(
-        self,
-        dims: Dims,
-        dtype: torch.dtype,
-        device: torch.device,
-        gpu: Gpu,
-        compilers: Compilers,
-        rows: Sequence[int],
-    ) -> None:
-        self._dims, self._dtype, self._device, self._gpu = dims, dtype, device, gpu
-        self._compilers = compilers
-        free, _ = torch.cuda.mem_get_info(device)
-        layers = max(1, min(LAYERS, int(MEMORY_SHARE * free / layer_bytes(dims, max(rows), dtype.itemsize))))
-        self._step = TritonStep(decoder_of(dims, layers, 4 * CONTEXT, dtype, device), gpu)
+    def with_choices(self, choices: Mapping[int, C_contra]) -> Step[C_contra]:
+        """The same step with other tiles."""
+        ...
+
+    def poison(self) -> None:
+        """Put NaN wherever it leaves numbers for its own kernels."""
+        ...
+
+    def forward(self, x: Tensor, positions: Tensor, tables: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """See `FusedStep.forward`."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `FusedStep.logits`."""
+        ...
+
+
+class StepTrial(ABC, Generic[C]):
+    """See `Trial`. One scene at a time is in memory."""
+
+    def __init__(self, step: Step[C], device: torch.device, compilers: Compilers) -> None:
+        self._step, self._device, self._compilers = step, device, compilers
         self._scene: Scene | None = None
         self._capability = torch.cuda.get_device_capability(device)
 
-    def prepare(self, rows: int, choices: Sequence[Choice]) -> None:
+    @abstractmethod
+    def job(self, rows: int, choice: C) -> Job:
+        """What compiles the kernels of a choice."""
+
+    @abstractmethod
+    def scene(self, rows: int) -> Scene:
+        """Rows in the middle of their answers, and what is right for them."""
+
+    def prepare(self, rows: int, choices: Sequence[C]) -> None:
         """See `Trial`."""
-        make = partial(decoder_of, self._dims, 1, 4 * CONTEXT, self._dtype)
-        self._compilers.compile([Job(make, self._capability, self._gpu, rows, PAGE, choice) for choice in choices])
+        self._compilers.compile([self.job(rows, choice) for choice in choices])
 
     @torch.inference_mode()
-    def right(self, rows: int, choice: Choice) -> bool:
+    def right(self, rows: int, choice: C) -> bool:
         """See `Trial`."""
         scene, step = self._scene_of(rows), self._with(rows, choice)
         first: tuple[Tensor, Tensor] | None = None
@@ -78,7 +97,7 @@ class StepTrial:
         return True
 
     @torch.inference_mode()
-    def times(self, rows: int, choices: Sequence[Choice], turns: int) -> list[float | None]:
+    def times(self, rows: int, choices: Sequence[C], turns: int) -> list[float | None]:
         """See `Trial`."""
         graphs = [self._captured(rows, choice) for choice in choices]
         taken: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in graphs]
@@ -89,7 +108,7 @@ class StepTrial:
         torch.cuda.synchronize(self._device)
         return [1e3 * median(a.elapsed_time(b) for a, b in own) if own else None for own in taken]
 
-    def _captured(self, rows: int, choice: Choice) -> torch.cuda.CUDAGraph | None:
+    def _captured(self, rows: int, choice: C) -> torch.cuda.CUDAGraph | None:
         """A step as a graph; None for tiles that cannot be compiled or launched."""
         scene, step = self._scene_of(rows), self._with(rows, choice)
         work = partial(step.forward, scene.x, scene.positions, scene.tables, scene.keys, scene.values)
@@ -105,14 +124,41 @@ class StepTrial:
             return None
         return graph
 
-    def _with(self, rows: int, choice: Choice) -> TritonStep:
+    def _with(self, rows: int, choice: C) -> Step[C]:
         return self._step.with_choices({rows: choice})
 
     def _scene_of(self, rows: int) -> Scene:
         if self._scene is None or len(self._scene.x) != rows:
             self._scene = None
-            self._scene = Scene.of(self._step.weights, rows, CONTEXT)
+            self._scene = self.scene(rows)
         return self._scene
+
+
+class DenseTrial(StepTrial[Choice]):
+    """Of steps without experts. `rows`: those that there will be."""
+
+    def __init__(
+        self,
+        dims: Dims,
+        dtype: torch.dtype,
+        device: torch.device,
+        gpu: Gpu,
+        compilers: Compilers,
+        rows: Sequence[int],
+    ) -> None:
+        free, _ = torch.cuda.mem_get_info(device)
+        layers = max(1, min(LAYERS, int(MEMORY_SHARE * free / layer_bytes(dims, max(rows), dtype.itemsize))))
+        step = TritonStep(decoder_of(dims, layers, 4 * CONTEXT, dtype, device), gpu)
+        super().__init__(step, device, compilers)
+        self._make, self._gpu, self._weights = partial(decoder_of, dims, 1, 4 * CONTEXT, dtype), gpu, step.weights
+
+    def job(self, rows: int, choice: Choice) -> Job:
+        """See `StepTrial`."""
+        return Job(partial(dense_step, self._make, self._gpu, rows, choice), self._capability, rows, PAGE)
+
+    def scene(self, rows: int) -> Scene:
+        """See `StepTrial`."""
+        return Scene.of(self._weights, rows, CONTEXT)
 
 
 def layer_bytes(dims: Dims, rows: int, itemsize: int) -> int:

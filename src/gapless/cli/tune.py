@@ -40,7 +40,7 @@ def _known(rows: list[int] | None) -> list[int] | None:
 
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="moondream-2 or moondream-3 (sizes alone, no files), a name or a folder.")
+    str, typer.Argument(metavar="MODEL", help="moondream-2, -3 or -3.1 (sizes alone, no files), a name or a folder.")
 ]
 RowsOption = Annotated[
     list[int] | None,
@@ -67,7 +67,7 @@ def tune(
     """
     where = _gpu(device)
     text = _text(model)
-    report = _run(text, where, dtype, rows or list(BATCHES), seconds)
+    report = _run(text, where, dtype, rows or list(BATCHES), seconds, _kinds_of(model))
     if out is not None:
         from gapless.bench.report_file import save_to
 
@@ -108,7 +108,18 @@ def _text(model: str) -> TextConfig:
     return identify(find_files(located.folder, located.tokenizer), located.behaves).text
 
 
-def _run(text: TextConfig, where: str, dtype: Half, rows: list[int], seconds: float) -> dict[str, Any]:
+def _kinds_of(model: str) -> tuple[str, ...]:
+    """Of experts' weights: those that the engine would have, of a model with experts."""
+    from gapless.models.moondream.random_weights import SIZES, has_fp8
+
+    if model in SIZES:
+        return ("float8",) if has_fp8(model) else ("bfloat16",)
+    return ("bfloat16", "float8")
+
+
+def _run(
+    text: TextConfig, where: str, dtype: Half, rows: list[int], seconds: float, kinds: tuple[str, ...]
+) -> dict[str, Any]:
     from gapless.bench.tune_run import Tuning
 
     try:
@@ -117,7 +128,7 @@ def _run(text: TextConfig, where: str, dtype: Half, rows: list[int], seconds: fl
             def tell(doing: str, done: int, total: int) -> None:
                 bar.update(bar.task_ids[0], description=f"tuning {doing}", completed=done, total=total)
 
-            return Tuning.of(text, dtype.value, where, rows, seconds).run(tell)
+            return Tuning.of(text, dtype.value, where, rows, seconds, kinds).run(tell)
     except ValueError as error:
         raise InvalidRequest(str(error), param="model") from error
     except RuntimeError as error:

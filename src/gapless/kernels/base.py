@@ -7,7 +7,7 @@ rotations run in float32 whatever the dtype. T is a number of tokens, H of heads
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -64,6 +64,11 @@ class Kernels(Protocol[P]):
 
     def fuse_sparse(self, decoder: SparseDecoder) -> SparseStep | None:
         """The same for blocks with scaled attention and experts."""
+        ...
+
+    def compile_ahead(self, step: FusedStep | SparseStep, batches: Sequence[int], page_size: int) -> None:
+        """Compile what steps of these batch sizes need over caches of such pages, all at once, where each would
+        otherwise wait for its own. Nothing has to be done, and nothing is raised."""
         ...
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:

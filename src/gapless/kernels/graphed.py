@@ -20,7 +20,7 @@ it is widened). Scores are small beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +100,9 @@ class Graphed:
     def fuse_sparse(self, decoder: SparseDecoder) -> SparseStep | None:
         """None, as `fuse`."""
         return None
+
+    def compile_ahead(self, step: FusedStep | SparseStep, batches: Sequence[int], page_size: int) -> None:
+        """See `Kernels.compile_ahead`."""
 
     def pieces(self, tokens: int, tables: int) -> list[slice]:
         """Pieces of `rows` tokens, else of as many as fit in memory: a step is one piece, and so are most prompts."""

@@ -17,7 +17,7 @@ Bitwise repeatability also needs a constant torch thread count: BLAS splits its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -80,6 +80,10 @@ def fuse_tower(tower: Tower) -> FusedTower | None:
 def fuse_sparse(decoder: SparseDecoder) -> SparseStep | None:
     """None, as `fuse`."""
     return None
+
+
+def compile_ahead(step: FusedStep | SparseStep, batches: Sequence[int], page_size: int) -> None:
+    """See `Kernels.compile_ahead`."""
 
 
 def pieces(tokens: int, tables: int) -> list[slice]:

@@ -6,6 +6,8 @@ They are compiled for all their tiles when they first meet a stack of some shape
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,11 +18,14 @@ from gapless.kernels.region import FusedRegion, Heads
 from gapless.kernels.sparse import SparseDecoder, SparseStep
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton import experts, pixels, tuned
+from gapless.kernels.triton.beforehand import compile_steps
 from gapless.kernels.triton.choices import Gpu, choice
 from gapless.kernels.triton.decode import DTYPES, TritonStep, dims_of
 from gapless.kernels.triton.prompts import TritonPrompts
 from gapless.kernels.triton.region import TritonRegion, regular
 from gapless.kernels.triton.sparse import TritonSparseStep, takes
+from gapless.kernels.triton.sparse_choices import Own
+from gapless.kernels.triton.sparse_room import dims_of as sparse_dims
 from gapless.kernels.triton.table import Table, built_in
 from gapless.kernels.triton.tiles import ROWS, tiles_of
 from gapless.kernels.triton.tower import TritonTower
@@ -63,9 +68,19 @@ class TritonKernels(Graphed):
 
     def fuse_sparse(self, decoder: SparseDecoder) -> SparseStep | None:
         """See `Kernels.fuse_sparse`. None for sizes and types that the fused kernels do not take."""
-        device = decoder.ln.weight.device
-        gpu = Gpu(experts.shared_memory(device), torch.cuda.get_device_capability(device) >= DEPENDENT, {})
-        return TritonSparseStep(decoder, gpu) if takes(decoder, gpu) else None
+        like = decoder.ln.weight
+        gpu = sparse_gpu(like.device)
+        if not takes(decoder, gpu):
+            return None
+        table = tuned.table_for(Card.of(like.device), Sizes.sparse(sparse_dims(decoder), like.dtype))
+        if table is None or not table.sparse:
+            return TritonSparseStep(decoder, gpu)
+        return TritonSparseStep(decoder, gpu, Own(table.sparse), table.source)
+
+    def compile_ahead(self, step: FusedStep | SparseStep, batches: Sequence[int], page_size: int) -> None:
+        """See `Kernels.compile_ahead`."""
+        if isinstance(step, TritonStep | TritonSparseStep):
+            compile_steps(step, batches, page_size)
 
     def experts(
         self,
@@ -100,6 +115,11 @@ class TritonKernels(Graphed):
                 else:
                     pairs.product(pairs.product(some, up)[:, : down.values.shape[2]], down)
         experts.Pairs.of(chosen[:1].expand(experts.SCAN, -1), up)  # the plan of a long prompt
+
+
+def sparse_gpu(device: torch.device) -> Gpu:
+    """What this GPU offers to steps whose tiles stand in no table of choices."""
+    return Gpu(experts.shared_memory(device), torch.cuda.get_device_capability(device) >= DEPENDENT, {})
 
 
 def gpu_of(device: torch.device, table: Table) -> Gpu:

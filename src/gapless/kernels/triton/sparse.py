@@ -7,6 +7,9 @@ found out on the device. One row goes through other kernels (`lone_jit`) than mo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -15,7 +18,7 @@ from gapless.kernels.stacks import FP8
 from gapless.kernels.triton import experts
 from gapless.kernels.triton.choices import MOST_ROWS, Gpu
 from gapless.kernels.triton.decode import DTYPES, PAGES
-from gapless.kernels.triton.sparse_choices import Lone, Many, choice
+from gapless.kernels.triton.sparse_choices import NONE, Lone, Own, Sparse, choice
 from gapless.kernels.triton.sparse_lone import OneRow
 from gapless.kernels.triton.sparse_many import ManyRows
 from gapless.kernels.triton.sparse_room import Room, dims_of, packed
@@ -36,7 +39,8 @@ def takes(decoder: SparseDecoder, gpu: Gpu) -> bool:
 class TritonSparseStep:
     """See the module. `launches` counts kernels, so that a test can tell that they ran."""
 
-    def __init__(self, decoder: SparseDecoder, gpu: Gpu) -> None:
+    def __init__(self, decoder: SparseDecoder, gpu: Gpu, own: Own = NONE, source: str = "built in for experts") -> None:
+        self._own, self.source = own, source
         self.dims = dims_of(decoder)
         self.dtype = decoder.ln.weight.dtype
         self.launches = 0
@@ -47,23 +51,33 @@ class TritonSparseStep:
         self._room = Room(self.dims, self._layers, self.dtype)
 
     @property
+    def gpu(self) -> Gpu:
+        """What it was made for."""
+        return self._gpu
+
+    @property
     def weights(self) -> SparseDecoder:
         """See `SparseStep`."""
         return self._weights
-
-    @property
-    def source(self) -> str:
-        """See `SparseStep`."""
-        return "built in for experts"
 
     @property
     def taken(self) -> Tensor:
         """See `SparseStep`."""
         return self._room.taken
 
-    def choice(self, rows: int) -> Many | Lone | None:
+    def with_choices(self, choices: Mapping[int, Sparse]) -> TritonSparseStep:
+        """The same step with other tiles: over the same memory, so one of them runs at a time."""
+        other = copy(self)
+        other._own = Own(choices)
+        return other
+
+    def poison(self) -> None:
+        """Put NaN, or the largest number there is, wherever a step leaves something for its own next kernels."""
+        self._room.poison()
+
+    def choice(self, rows: int) -> Sparse | None:
         """The tiles of a step of that many rows."""
-        return choice(self.dims, rows, self.dtype.itemsize, self._gpu)
+        return choice(self.dims, rows, self.dtype.itemsize, self._gpu, self._own)
 
     def fits(self, rows: int, keys: Tensor) -> bool:
         """See `SparseStep.fits`."""

@@ -6,10 +6,23 @@ divides the dimensions and fits. The tables were measured on an H200 with Moondr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from gapless.kernels.triton.choices import EARLY, LATE, MOST_ROWS, ROWS, SMALLEST, WEIGHTS, Gpu, Scan, Tile, padded
+from gapless.kernels.triton.choices import (
+    EARLY,
+    LATE,
+    MOST_ROWS,
+    ROWS,
+    SMALLEST,
+    WEIGHTS,
+    Gpu,
+    Scan,
+    Tile,
+    padded,
+    split,
+)
 from gapless.kernels.triton.tiles import HALF, Tiles, tiles_for
 from gapless.kernels.triton.tiles import Tile as Portion
 
@@ -17,6 +30,10 @@ UNIT = 64
 """The router's rows are padded to a multiple of it, and everything else has to be one."""
 MOST_SHARE = 32
 """Experts that one token may take."""
+NARROWEST = 64
+"""Rows of weights in a tile of `up`, at least."""
+MOST_SHARES = 5
+"""Of a sum over columns, parts at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,8 @@ class Lone:
     """Of fc2, that a program takes at once."""
     pdl: int
 
+
+Sparse = Many | Lone
 
 EXPERTS = {
     2: {
@@ -124,34 +143,46 @@ MANY: dict[int, Many] = {
 """By the most rows a choice is for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Choices by the most rows that one is for, in place of those that come with the package."""
+
+    choices: Mapping[int, Sparse] = field(hash=False)
+
+
+NONE = Own({})
+
+
 @cache
-def choice(dims: SparseDims, rows: int, itemsize: int, gpu: Gpu) -> Many | Lone | None:
+def choice(dims: SparseDims, rows: int, itemsize: int, gpu: Gpu, own: Own = NONE) -> Sparse | None:
     """What a step of `rows` uses on such a GPU; None if it cannot be computed."""
     if not 1 <= rows <= MOST_ROWS or not _regular(dims):
         return None
-    if rows == 1:
-        return _lone(dims, gpu)
-    found, bm = MANY[min(most for most in MANY if rows <= most)], padded(rows)
+    most = 1 if rows == 1 else min(most for most in MANY if rows <= most)
+    found, bm = own.choices.get(most) or (LONE if rows == 1 else MANY[most]), padded(rows)
+    if isinstance(found, Lone):
+        return _lone(found, dims, gpu)
     proj, dense = (
         replace(tile, splits=max(splits for splits in range(1, tile.splits + 1) if columns % (splits * UNIT) == 0))
         for tile, columns in ((found.proj, dims.dim), (found.dense, dims.dim + dims.ff))
     )
-    pairs = rows * dims.share
+    size = min(HALF, dims.expert_itemsize)
     return replace(
         found,
         up=_fitted(found.up, dims.dim, (3 * dims.dim, UNIT), bm, itemsize, gpu.shared),
         proj=_fitted(proj, dims.dim // proj.splits, (dims.dim,), bm, itemsize, gpu.shared),
         dense=_fitted(dense, (dims.dim + dims.ff) // dense.splits, (dims.dim,), bm, itemsize, gpu.shared),
         head=_fitted(found.head, dims.dim, (dims.vocab,), bm, itemsize, gpu.shared),
-        experts=tiles_for(pairs, dims.experts, min(HALF, dims.expert_itemsize), gpu.shared, EXPERTS)
+        scan=split(found.scan, rows),
+        experts=(found.experts or tiles_for(rows * dims.share, dims.experts, size, gpu.shared, EXPERTS))
         if dims.experts
         else None,
         pdl=found.pdl if gpu.dependent else 0,
     )
 
 
-def _lone(dims: SparseDims, gpu: Gpu) -> Lone:
-    return replace(LONE, columns=min(LONE.columns, _power_in(dims.ff)), pdl=LONE.pdl if gpu.dependent else 0)
+def _lone(found: Lone, dims: SparseDims, gpu: Gpu) -> Lone:
+    return replace(found, columns=min(found.columns, _power_in(dims.ff)), pdl=found.pdl if gpu.dependent else 0)
 
 
 def _regular(dims: SparseDims) -> bool:

@@ -15,14 +15,10 @@ from gapless.kernels.fused import Affine
 from gapless.kernels.sparse import Dense, Mixture, ScaledBlock, SparseDecoder
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS
-from gapless.kernels.triton.sparse_choices import UNIT, SparseDims
+from gapless.kernels.triton.sparse_choices import MOST_SHARES, NARROWEST, UNIT, SparseDims
 
 FEWEST = 16
 """Columns of the narrowest product on the matrix units."""
-NARROWEST = 64
-"""Rows of weights in a tile of `up`, at least."""
-MOST_PARTS = 5
-"""Of a sum over columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +108,15 @@ class Room:
         self.taken = room(len(layers), experts, of=torch.int32)
         self.gated = room(pairs, max(1, dims.expert_inner), of=dtype)
         self.said = room(pairs, dim, of=dtype)
-        self.parts = room(MOST_PARTS, most, dim)
+        self.parts = room(MOST_SHARES, most, dim)
         self.scan_parts = room(MOST_SCANS, dims.heads, wide + 2)
         self.arrived = room(most * dims.heads, of=torch.int32)
+
+    def poison(self) -> None:
+        """Put NaN, or the largest number there is, wherever a kernel leaves something for the next ones."""
+        for name, room in vars(self).items():
+            if isinstance(room, torch.Tensor) and name != "arrived":
+                room.fill_(torch.nan if room.is_floating_point() else 2**31 - 1)
 
 
 def kinds(stack: Stack, like: Tensor) -> tuple[bool, bool]:

@@ -23,12 +23,17 @@ import torch
 from gapless.config import tune_folder
 from gapless.errors import shown as quoted
 from gapless.kernels.triton.choices import Dims
+from gapless.kernels.triton.sparse_choices import SparseDims
 from gapless.kernels.triton.table import Table, built_in, parse, shown
 
 FORMAT = 1
 LONGEST = 2**20
 """Bytes of a file; a whole table has about 8 KB."""
-SOURCES = {"decode": ("parts_jit.py", "kept_jit.py", "step_jit.py"), "experts": ("experts_jit.py",)}
+SOURCES = {
+    "decode": ("parts_jit.py", "kept_jit.py", "step_jit.py"),
+    "experts": ("experts_jit.py",),
+    "sparse": ("parts_jit.py", "kept_jit.py", "step_jit.py", "experts_jit.py", "sparse_jit.py", "lone_jit.py"),
+}
 """What the tiles of each part were measured with."""
 _log = logging.getLogger("gapless.kernels")
 
@@ -58,6 +63,13 @@ class Sizes:
         """Decode steps."""
         numbers = (dims.dim, dims.inner, dims.heads, dims.rotary, dims.vocab)
         return cls("decode", "-".join(("decode", "x".join(map(str, numbers)), str(dtype).removeprefix("torch."))))
+
+    @classmethod
+    def sparse(cls, dims: SparseDims, dtype: torch.dtype) -> Sizes:
+        """Decode steps with experts in them."""
+        numbers = (dims.dim, dims.ff, dims.heads, dims.rotary, dims.vocab, dims.experts, dims.share, dims.expert_inner)
+        kind = "float8" if dims.expert_itemsize == 1 else "half"
+        return cls("sparse", f"sparse-{'x'.join(map(str, numbers))}-{kind}-{str(dtype).removeprefix('torch.')}")
 
     @classmethod
     def experts(cls, count: int, width: int, inner: int, kind: str) -> Sizes:

@@ -7,7 +7,7 @@ bits alone or among others, decoded or prefilled again (on a CPU: as long as tor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,13 @@ class Moondream:
         step does not count."""
         mixed = [layer for layer, block in enumerate(self.text.blocks) if isinstance(block.mlp, Experts)]
         return self.text.sparse.taken[mixed] if mixed and self.text.sparse is not None else None
+
+    def compile_ahead(self, batches: Sequence[int], page_size: int) -> None:
+        """Compile what decode steps of these batch sizes need, if nobody did so far: the first start on a machine takes
+        a while less."""
+        step = self.text.fused or self.text.sparse
+        if step is not None:
+            self.kernels.compile_ahead(step, batches, page_size)
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes one page of `page_size` positions takes in all layers."""

@@ -1,0 +1,25 @@
+"""A program of its own that compiles steps' kernels in so many processes: `beforehand` starts it.
+
+In: how many, and on standard input jobs as the caller pickled them. Out: kernels in Triton's cache on disk.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+from importlib import import_module
+
+from gapless.kernels.triton.compiling import SLOW, begin, compile_quietly
+
+
+def main(processes: int) -> None:
+    """Compile what comes in; no GPU is ever used here, so that processes can be forked."""
+    jobs = pickle.loads(sys.stdin.buffer.read())
+    import_module(SLOW)
+    with multiprocessing.get_context("fork").Pool(processes, begin) as pool:
+        pool.map(compile_quietly, jobs, chunksize=1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

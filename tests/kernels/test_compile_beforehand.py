@@ -1,0 +1,93 @@
+"""Kernels of steps that are compiled in other processes before a start: which, once, and quietly where that fails."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import triton
+
+from gapless.bench.tune_scene import decoder_of
+from gapless.bench.tune_sparse_scene import sparse_decoder_of
+from gapless.kernels.triton import beforehand
+from gapless.kernels.triton.choices import Dims, Gpu, padded
+from gapless.kernels.triton.decode import TritonStep
+from gapless.kernels.triton.sparse import TritonSparseStep
+from gapless.kernels.triton.sparse_choices import SparseDims
+from gapless.kernels.triton.table import built_in
+
+USUAL = built_in((9, 0))
+assert USUAL is not None
+CPU = torch.device("cpu")
+DENSE = TritonStep(decoder_of(Dims(64, 128, 4, 8, 64), 3, 32, torch.bfloat16, CPU), Gpu(2**17, True, USUAL.decode))
+OF_EXPERTS = SparseDims(64, 128, 4, 8, 64, experts=4, share=2, expert_inner=32, expert_itemsize=1)
+SPARSE = TritonSparseStep(sparse_decoder_of(OF_EXPERTS, 2, 2, 32, torch.bfloat16, CPU), Gpu(2**17, True, {}))
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 160)
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What was given to processes, on a machine of eight cores with a GPU and an empty cache."""
+    given: list[Any] = []
+
+    def run(command: list[str], input: bytes, check: bool, **_: object) -> None:
+        given.append((command[1:], pickle.loads(input)))
+        assert check
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(beforehand, "usable_cores", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path / "cache")
+        yield given
+
+
+@pytest.mark.parametrize("step", [DENSE, SPARSE], ids=["dense", "sparse"])
+def test_every_way_that_steps_are_launched_is_compiled_once(step: Any, ran: list[Any]) -> None:
+    beforehand.compile_steps(step, BATCHES, 16)
+    beforehand.compile_steps(step, BATCHES, 16)
+    ((command, jobs),) = ran
+    assert command == ["-m", "gapless.kernels.triton.compile_process", str(min(8, len(jobs)))]
+    ways = {(step.choice(rows), padded(rows)) for rows in BATCHES[:-1]}
+    assert {(step.choice(job.rows), padded(job.rows)) for job in jobs} == ways and len(jobs) >= len(ways)
+    made = jobs[-1].make(CPU)
+    assert made.choice(jobs[-1].rows) == step.choice(jobs[-1].rows) and made.dims == step.dims
+    assert len(made.weights.blocks) == (1 if step is DENSE else 2)
+    beforehand.compile_steps(step, BATCHES, 32)
+    assert len(ran) == 2, "pages of another size are other kernels"
+
+
+def test_few_cores_gain_nothing(ran: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beforehand, "usable_cores", lambda: 2)
+    beforehand.compile_steps(DENSE, BATCHES, 16)
+    assert not ran
+
+
+def test_many_cores_share_a_step(ran: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beforehand, "usable_cores", lambda: 64)
+    beforehand.compile_steps(DENSE, (1, 8), 16)
+    ((command, jobs),) = ran
+    assert command[-1] == "16" and [(job.rows, job.part) for job in jobs] == [(r, p) for r in (1, 8) for p in range(8)]
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), subprocess.TimeoutExpired("python", 300)])
+def test_what_fails_is_left_to_the_launches(
+    error: Exception, ran: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        ran.append(None)
+        raise error
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with caplog.at_level("INFO", "gapless.kernels"):
+        for _ in range(2):
+            beforehand.compile_steps(DENSE, BATCHES, 16)
+    assert len(ran) == 2 and "not compiled beforehand" in caplog.text
