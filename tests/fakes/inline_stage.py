@@ -41,7 +41,7 @@ def inline_stage(
     costs: Costs | None = None,
 ) -> Iterator[tuple[Stage, Refereed]]:
     """An engine on the CUDA device without a GPU; `rows` and `pages` count the reserved ones, `host`
-    pictures in host memory."""
+    pictures in host memory; `costs` None: the device measures its own, if there is a limit."""
     config = EngineConfig(
         depth=depth,
         max_rows=rows - 1,
@@ -55,7 +55,7 @@ def inline_stage(
     table, clock, mailbox = table_of(model.spec), SimClock(), ThreadMailbox()
     masks = ThreadMasks(mailbox.notify, delays, seed)
     cuda = CudaDeviceConfig(graphs=graphs, buckets=buckets, arena_bytes=300, poison=True)
-    inner = CudaDevice(model, table, config, cuda, InlineRuntime())
+    inner = CudaDevice(model, table, cutting if costs is None else config, cuda, InlineRuntime())
     for _ in inner.prepare():
         pass
     device = Refereed(inner, table)
