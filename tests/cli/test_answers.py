@@ -39,7 +39,7 @@ def test_query_prints_the_answer_alone(vlm: FakeVLM, capsys: pytest.CaptureFixtu
         ("query", (30, 40, 3), {"question": "How bright?", "reasoning": False, "settings": {}, "spatial_refs": None})
     ]
     usual = {"model": "glint", "device": "auto", "dtype": "auto", "depth": 2, "graphs": True}
-    usual |= {"kv_memory": None, "kv_dtype": "auto", "max_context": None, "prefix_cache": True}
+    usual |= {"kv_memory": None, "kv_dtype": "auto", "max_context": None, "prefix_cache": True, "max_step_ms": None}
     assert loaded_with(vlm) == usual | {"max_rows": None, "pages": None, "adapters": None}
     assert vlm.closed_after is None
 
@@ -68,10 +68,11 @@ def test_query_without_a_picture(vlm: FakeVLM, capsys: pytest.CaptureFixture[str
 def test_options_reach_the_library(vlm: FakeVLM) -> None:
     words = "query a.png what? --model m --device cpu --dtype bfloat16 --depth 3 --temperature 0.5"
     words += " --graphs off --max-rows 4 --pages 70 --max-tokens 9 --max-context 900 --prefix-cache off --kv-dtype fp8"
+    words += " --max-step-ms 5"
     words += " --top-p 0.9 --seed 7 --timeout 2.5 --reasoning --spatial-ref 0.5,0.25 --spatial-ref 0,0,1,0.5"
     assert main(words.split()) == 0
     wanted = {"model": "m", "device": "cpu", "dtype": "bfloat16", "depth": 3, "graphs": False}
-    wanted |= {"kv_memory": None, "kv_dtype": "fp8", "max_context": 900, "prefix_cache": False}
+    wanted |= {"kv_memory": None, "kv_dtype": "fp8", "max_context": 900, "prefix_cache": False, "max_step_ms": 5.0}
     assert loaded_with(vlm) == wanted | {"max_rows": 4, "pages": 70, "adapters": None}
     assert vlm.calls[0][2] == {
         "question": "what?",

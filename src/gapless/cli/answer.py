@@ -51,6 +51,7 @@ def loaded(engine: Engine) -> Iterator[VLM]:
             max_context=engine.max_context,
             prefix_cache=engine.prefix_cache is Switch.ON,
             kv_dtype=engine.kv_dtype.for_load(),
+            max_step_ms=engine.max_step_ms,
             progress=progress,
         )
     if vlm.plan is not None:

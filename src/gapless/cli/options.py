@@ -158,6 +158,16 @@ MaxContextOption = Annotated[
         help="Tokens of a prompt and its answer together. Not given: as the checkpoint says.",
     ),
 ]
+MaxStepOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-step-ms",
+        metavar="MS",
+        min=0,
+        rich_help_panel=RUN,
+        help="What prompts and pictures are cut to while others decode. Not given: 8, on a CPU none; 0: none.",
+    ),
+]
 PrefixCacheOption = Annotated[
     Switch,
     typer.Option("--prefix-cache", rich_help_panel=RUN, help="off: what was computed is not kept for later questions."),
@@ -291,6 +301,7 @@ class Engine:
     max_context: int | None = None
     prefix_cache: Switch = Switch.ON
     kv_dtype: KVDTypeChoice = KVDTypeChoice.AUTO
+    max_step_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

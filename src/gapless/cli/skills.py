@@ -31,6 +31,7 @@ from gapless.cli.options import (
     MaxContextOption,
     MaxObjectsOption,
     MaxRowsOption,
+    MaxStepOption,
     MaxTokensOption,
     ModelOption,
     Output,
@@ -91,6 +92,7 @@ def query(
     kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    max_step_ms: MaxStepOption = None,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -111,9 +113,8 @@ def query(
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
-    engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
-    )
+    sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
+    engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(pictures or []), engine, output)
 
 
@@ -140,6 +141,7 @@ def caption(
     kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    max_step_ms: MaxStepOption = None,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -159,9 +161,8 @@ def caption(
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     ask = Ask("caption", length.value, settings)
-    engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
-    )
+    sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
+    engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(_some(pictures)), engine, output)
 
 
@@ -184,6 +185,7 @@ def point(
     kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    max_step_ms: MaxStepOption = None,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -195,9 +197,8 @@ def point(
         adapter=chosen_adapter(adapters, use_adapter), max_objects=max_objects, max_tokens=max_tokens, timeout=timeout
     )
     ask = Ask("point", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
-    )
+    sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
+    engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -219,6 +220,7 @@ def detect(
     kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    max_step_ms: MaxStepOption = None,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -230,9 +232,8 @@ def detect(
         adapter=chosen_adapter(adapters, use_adapter), max_objects=max_objects, max_tokens=max_tokens, timeout=timeout
     )
     ask = Ask("detect", object, settings)
-    engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
-    )
+    sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
+    engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw))
 
 
@@ -255,6 +256,7 @@ def segment(
     kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    max_step_ms: MaxStepOption = None,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -264,9 +266,8 @@ def segment(
     adapters = read_adapters(adapter)
     settings = checked_settings(adapter=chosen_adapter(adapters, use_adapter), max_tokens=max_tokens, timeout=timeout)
     ask = Ask("segment", object, settings, spatial_refs=spatial_refs(spatial_ref))
-    engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
-    )
+    sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
+    engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(_some(pictures)), engine, Output(json, draw, stream))
 
 
@@ -290,6 +291,7 @@ def gaze(
     kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO,
     max_context: MaxContextOption = None,
     prefix_cache: PrefixCacheOption = Switch.ON,
+    max_step_ms: MaxStepOption = None,
     adapter: AdapterOption = None,
     use_adapter: UseAdapterOption = None,
     timeout: TimeoutOption = None,
@@ -299,9 +301,8 @@ def gaze(
     adapters = read_adapters(adapter)
     settings = checked_settings(adapter=chosen_adapter(adapters, use_adapter), seed=seed, timeout=timeout)
     ask = Ask("gaze", "gaze", settings, spatial_refs=[place], force=force)
-    engine = Engine(
-        model, device, dtype, depth, graphs, max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype
-    )
+    sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
+    engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures([picture]), engine, Output(json, draw))
 
 

@@ -58,10 +58,10 @@ def measured(program: Program, graphs: Graphs | None, timer: Timer) -> Costs:
     """Time everything. Without `graphs` the program is called itself. Under `torch.inference_mode`."""
     tokens, behind = _prompts(program, graphs, timer)
     crops, picture = _pictures(program, graphs, timer)
-    if graphs is None:
-        ends = [partial(program.head, 1), partial(program.tail, 1, MASKED)]
-    else:
-        ends = [partial(program.head, 1), partial(graphs.tail, graphs.bucket(1), MASKED)]
+    tail = partial(program.tail, 1, MASKED) if graphs is None else partial(graphs.tail, graphs.bucket(1), MASKED)
+    ends: list[Callable[[], None]] = [program.begin, partial(program.head, 1), tail]
+    if program.packs is not None:
+        ends.append(program.packs.feed_padding(program.packs.buckets[-1], program.model.max_context))
     step = sum(_best(timer, work) for work in ends)
     return Costs(crops, tokens, picture, step, behind, whole=program.pictures is None)
 

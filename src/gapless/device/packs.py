@@ -7,7 +7,8 @@ CUDA graph; what feeds it goes to memory that stays. Prefills with adapters go e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -90,9 +91,9 @@ class Packs:
         pack.runs.tiles[:, 0] = -1
         self._prompts.x.zero_()
 
-    def feed_padding(self, tokens: int, most: int, before: int = 0) -> None:
+    def feed_padding(self, tokens: int, most: int, before: int = 0) -> Callable[[], None]:
         """As `feed`, of a pack of that size full of the padding row's tokens, in runs of up to `most` that begin at
-        position `before`: to see what it takes."""
+        position `before`: to see what it takes. Returns what does it once more."""
         count = min(tokens, most - before)
         start = RowStart(RowRef(PAD_ROW, 0), 0, 0, 0, 0, 0.0, 1.0, 0, -1, False)
         prefill = Prefill(start, (0,) * count, ((),) * count, before, ())
@@ -100,7 +101,9 @@ class Packs:
         pieces = [Piece(0, prefill, before, before + end - i * count) for i, end in enumerate(ends)]
         words = np.zeros(self._layouts[tokens].words, dtype=np.int64)
         self.write(pieces, words)
-        self.feed(pieces, torch.from_numpy(words), {})
+        again = partial(self.feed, pieces, torch.from_numpy(words), {})
+        again()
+        return again
 
     def forward(self, tokens: int, cache: KVCache) -> None:
         """One pass of a pack of that size -> `hidden`, by runs."""
