@@ -109,6 +109,11 @@ class Records(Sequence[RowRecord]):
         ids = np.array([NOBODY if token is None else token.id for token in tokens], dtype=np.int64)
         return cls(Rows(record.ref for record in records), flags, ids, tokens)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no flag is set."""
+        return not np.count_nonzero(self.flags)
+
     def only(self, wanted: Mask) -> Records:
         """Those where `wanted`, bool [n], in the same order."""
         places = np.flatnonzero(wanted).tolist()

@@ -346,6 +346,7 @@ class PipelineMachine(RuleBasedStateMachine):
         for ref in (RowRef(i, 1) for i in range(1, 6)):
             assert self.pipe.refs(ref) == self._refs(ref) <= self.depth
             assert self.pipe.unsampled(ref) == self._unsampled(ref)
+        assert self.pipe.masked == sum(self._unsampled(RowRef(i, 1)) for i in range(1, 6))
         assert self.pipe.empty == (not self.flights and not self.parked)
         full = len([s for s, _, _ in self.flights if s.kind is not StepKind.PARKED]) == self.depth
         assert self.pipe.must_settle(None) == (full or any(ready for _, _, ready in self.flights))

@@ -32,17 +32,13 @@ class Blame:
                 raise DeviceLost(f"rows that had ended could not be closed: {error}") from error
             self._book.fail(rows, _failure(error), self._clock.now())
 
-    @contextmanager
-    def on_step(self, step: Step) -> Iterator[None]:
-        """An exception in here ends the requests the whole step computes for; after a prefill of several, only the one
-        that fails again by itself."""
-        try:
-            yield
-        except (DeviceLost, InvariantBroken):
-            raise
-        except Exception as error:
-            fail = self._book.fail_prefill if step.kind is StepKind.PREFILL else self._book.fail
-            fail(step.rows, _failure(error), self._clock.now())
+    def step(self, step: Step, error: Exception) -> None:
+        """An exception ends the requests the whole step computes for; after a prefill of several, only the one that
+        fails again by itself. One that ends the engine goes on as it came."""
+        if isinstance(error, DeviceLost | InvariantBroken):
+            raise error
+        fail = self._book.fail_prefill if step.kind is StepKind.PREFILL else self._book.fail
+        fail(step.rows, _failure(error), self._clock.now())
 
 
 def _failure(error: Exception) -> RequestFailed:

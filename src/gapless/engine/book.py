@@ -8,6 +8,7 @@ gets no token and says nothing more (I6).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gapless.engine.places import Places
 from gapless.engine.sequence import History, Roster, Running, Times
 from gapless.errors import GaplessError, InvariantBroken, NonFiniteLogits, RequestCancelled, RequestTimeout, overdue
 from gapless.observe.meter import Meter
-from gapless.records import Emission, Finish, FinishReason, Flags, Records, Request, RowRecord, RowRef, Talk
+from gapless.records import Emission, Finish, FinishReason, Flags, Records, Request, RowRecord, RowRef, Talk, Token
 
 NOTHING = Records.of(())
 
@@ -112,17 +113,17 @@ class Book:
 
     def take_talk(self, records: Records) -> Records:
         """Take the tokens with which nothing begins or ends, all at once. The rest is returned: see `commit`."""
-        talk = self._places.talking(records.rows) & (records.flags == 0)
         said, rest = records, NOTHING
-        if np.count_nonzero(talk) < len(records):
+        if not (records.quiet and self._places.all_talk(records.rows)):
+            talk = self._places.talking(records.rows) & (records.flags == 0)
             said, rest = records.only(talk), records.only(~talk)
         if said:
             self._places.advance(said.rows.numbers, said.ids)
-            histories = [seq.history for seq in self._roster.on(said.rows)]
-            tokens = tuple(token for token in said.tokens if token is not None)
-            for history, token in zip(histories, tokens, strict=True):
-                history.tokens.append(token)
-            self._news.append(Talk(tuple([history.request.id for history in histories]), tokens))
+            voices = self._roster.voices(said.rows)
+            tokens = cast("tuple[Token, ...]", tuple(said.tokens))  # where no flag is set there is one
+            for so_far, token in zip(voices.tokens, tokens, strict=True):
+                so_far.append(token)
+            self._news.append(Talk(voices.requests, tokens))
             self._counters.tokens += len(tokens)
         return rest
 

@@ -64,15 +64,17 @@ class Loop:
 
     def _launch(self, step: Step) -> None:
         self.meter.enter(Part.LAUNCH, step)
-        for flight in self.pipeline.flights:  # this forward overwrites the logits of rows not yet sampled
-            self._park(flight)
-        with self.blame.on_step(step):
+        for flight in self.pipeline.flights if self.pipeline.masked else ():
+            self._park(flight)  # this forward overwrites the logits of rows not yet sampled
+        try:
             self.device.launch(step)
             self.meter.launched(step.kind, self.pipeline.slots_held)
             self.pipeline.launch(step)
             for prefill in step.prefills:
                 if prefill.start.ref.row in step.unsampled:
                     self.masking.request(prefill.start.ref)
+        except Exception as error:
+            self.blame.step(step, error)
 
     def _park(self, flight: Flight) -> None:
         if flight.waiting:
@@ -83,6 +85,8 @@ class Loop:
 
     def _finalize_ready(self) -> bool:
         """Sample each row whose mask is ready (I7), in place or from its lane. Returns whether there was one."""
+        if not self.pipeline.masked:
+            return False
         sampled = 0
         for flight in self.pipeline.flights:
             if masks := self.masking.ready(flight.waiting):
@@ -103,9 +107,11 @@ class Loop:
         """Wait for the oldest step and commit it (I2), also if all its rows are parked: it may have failed."""
         flight = self.pipeline.oldest()
         self._park(flight)
-        with self.blame.on_step(flight.step):
+        try:
             self.meter.enter(Part.DEVICE, flight.step)
             self._commit(flight.step, self.device.wait(flight.step, flight.sampled))
+        except Exception as error:
+            self.blame.step(flight.step, error)
         self.pipeline.retire(flight)
         self.meter.retired(self.pipeline.slots_held)
 

@@ -87,9 +87,9 @@ class ThreadMailbox:
 
     def take(self, limit: int) -> Mail:
         """See `Mailbox`."""
+        if not (self._requests or self._cancels or self._withdrawn):  # nearly always; what comes this moment can wait
+            return NOTHING
         with self._condition:
-            if not (self._requests or self._cancels or self._withdrawn):
-                return NOTHING
             count = min(limit, len(self._requests))
             mail = Mail(
                 tuple(self._requests.popleft() for _ in range(count)), tuple(self._cancels), tuple(self._withdrawn)

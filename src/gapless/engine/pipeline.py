@@ -39,12 +39,13 @@ class Pipeline:
 
     def __init__(self, depth: int, lanes: int) -> None:
         self.depth = depth
+        self.masked = 0
+        """Rows that wait for host masks, in steps and in lanes."""
         self._slots: deque[int] = deque(range(depth))
         self._lanes: deque[int] = deque(range(lanes))
         self._flights: deque[Flight] = deque()
         self._parked: dict[RowRef, Parked] = {}
-        self._refs = np.zeros(lanes // depth + 1, dtype=np.int64)  # by row number, like the next
-        self._unsampled = np.zeros(lanes // depth + 1, dtype=np.bool_)
+        self._unsampled = np.zeros(lanes // depth + 1, dtype=np.bool_)  # by row number
 
     @property
     def empty(self) -> bool:
@@ -67,11 +68,23 @@ class Pipeline:
 
     def refs(self, ref: RowRef) -> int:
         """How many launched steps contain the row (parked ones count)."""
-        return int(self._refs[ref.row])
+        return int(self._refs()[ref.row])
 
     def refs_of(self, numbers: Ints) -> Ints:
         """The same of many rows: numbers int64 [n] -> int64 [n]."""
-        refs: Ints = self._refs[numbers]
+        refs: Ints = self._refs()[numbers]
+        return refs
+
+    def _refs(self) -> Ints:
+        """By row number. Nobody asks while the same rows go again and again, so it is counted when somebody does."""
+        refs = np.zeros(len(self._unsampled), dtype=np.int64)
+        for flight in self._flights:
+            refs[flight.sampled.numbers] += 1
+            refs[flight.fed.numbers] += 1
+            for ref in flight.waiting:
+                refs[ref.row] += 1
+        for ref in self._parked:
+            refs[ref.row] += 1
         return refs
 
     def unsampled(self, ref: RowRef) -> bool:
@@ -80,7 +93,7 @@ class Pipeline:
 
     def carries(self, numbers: Ints) -> Mask:
         """Bool [n]: which of these rows, numbers int64 [n], may ride on one more step."""
-        carries: Mask = (self._refs[numbers] < self.depth) & ~self._unsampled[numbers]
+        carries: Mask = (self.refs_of(numbers) < self.depth) & ~self._unsampled[numbers]
         return carries
 
     def kinds(self) -> set[StepKind]:
@@ -97,21 +110,22 @@ class Pipeline:
         if not self._slots or self._slots[0] != step.slot:
             raise InvariantBroken(f"I4: step {step.id} was launched into slot {step.slot}, which is not free")
         numbers = step.rows.numbers
-        if np.count_nonzero(self._unsampled[numbers]):
+        if self.masked and np.count_nonzero(self._unsampled[numbers]):
             ref = next(ref for ref in step.rows if self.unsampled(ref))
             raise InvariantBroken(f"I1: {ref} was launched again before it was sampled")
-        refs = self._refs[numbers] + 1
-        if np.count_nonzero(refs > self.depth):
-            ref = step.rows[int(refs.argmax())]
-            raise InvariantBroken(f"I3: {ref} rides on {refs.max()} steps at depth {self.depth}")
+        if self.slots_held < len(self._flights) + len(self._parked):  # else nobody can be on so many
+            refs = self.refs_of(numbers)
+            if refs.max(initial=0) >= self.depth:
+                ref = step.rows[int(refs.argmax())]
+                raise InvariantBroken(f"I3: {ref} rides on {refs.max()} steps at depth {self.depth} already")
         self._slots.popleft()
-        self._refs[numbers] = refs
         flight = Flight(step, sampled=step.rows)
         if step.unsampled or step.fed:
             flight.waiting = {ref for ref in step.rows if ref.row in step.unsampled}
             flight.fed = Rows(ref for ref in step.rows if ref.row in step.fed)
             flight.sampled = Rows(r for r in step.rows if r not in flight.waiting and r.row not in step.fed)
             self._unsampled[list(step.unsampled)] = True
+            self.masked += len(flight.waiting)
         self._flights.append(flight)
         return flight
 
@@ -120,6 +134,7 @@ class Pipeline:
         for ref in refs:
             flight.waiting.remove(ref)
             self._unsampled[ref.row] = False
+        self.masked -= len(refs)
         flight.sampled = Rows((*flight.sampled, *refs))
         return len(refs)
 
@@ -136,6 +151,7 @@ class Pipeline:
         """A parked row was sampled: from now on it is a small step of its own, last in the commit order. Returns 1."""
         del self._parked[parked.ref]
         self._unsampled[parked.ref.row] = False
+        self.masked -= 1
         self._flights.append(Flight(step, sampled=step.rows))
         return 1
 
@@ -159,13 +175,11 @@ class Pipeline:
             self._lanes.append(flight.step.lane)
         else:
             self._slots.append(flight.step.slot)
-        self._refs[flight.sampled.numbers] -= 1
-        self._refs[flight.fed.numbers] -= 1
         return flight.sampled
 
     def held(self) -> dict[str, int]:
         """Slots, lanes and refs still out, for the audit."""
-        return {"slots": self.slots_held, "lanes": len(self._parked), "refs": int(self._refs.sum())}
+        return {"slots": self.slots_held, "lanes": len(self._parked), "refs": int(self._refs().sum())}
 
 
 def _row(ref: RowRef) -> int:

@@ -8,7 +8,7 @@ not certain already.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Protocol
 
@@ -39,6 +39,23 @@ class Feeds(Protocol):
 
 
 @dataclass(slots=True)
+class _All:
+    """All running `rows`, but for one that is `fed`, went along when there had been so many `changes` of places, and
+    none waits for a host mask. So they, `going`, can go `steps` times more without a look at each: until then none
+    reaches its cap or lacks a page, and whenever a slot is free each has fewer than `depth` steps in flight."""
+
+    rows: Rows = field(default_factory=Rows)
+    going: Rows = field(default_factory=Rows)
+    changes: int = 0
+    fed: int | None = None
+    steps: int = 0
+
+    def holds(self, rows: Rows, changes: int, fed: int | None) -> bool:
+        """Whether one of those steps is next, if these are all that run and their places changed so often."""
+        return self.steps > 0 and rows is self.rows and changes == self.changes and fed == self.fed
+
+
+@dataclass(slots=True)
 class Planner:
     """Chooses rows and grants pages. `lookahead`: tokens of room granted ahead."""
 
@@ -51,6 +68,7 @@ class Planner:
     _next_id: int = 0
     _last: StepKind = StepKind.DECODE
     _starved: bool = False
+    _all: _All = field(default_factory=_All)
 
     def next(self, pipeline: InFlight, now: float) -> Step | None:
         """Return the next step, or None when no slot is free or no row can go."""
@@ -84,16 +102,14 @@ class Planner:
         )
 
     def _decode(self, slot: int, pipeline: InFlight) -> Step | None:
-        rows, self._starved = self.roster.rows, False
-        ends = self.places.position[rows.numbers] + pipeline.refs_of(rows.numbers)
-        goes = pipeline.carries(rows.numbers) & (ends < self.places.cap[rows.numbers])
-        if self.feeder.row is not None:
-            goes &= rows.numbers != self.feeder.row
-        grants = self._make_room(rows, goes, ends)
-        count = np.count_nonzero(goes)
-        if not count:
-            return None
-        rows = rows if count == len(rows) else Rows(compress(rows, goes.tolist()))
+        grants: tuple[PageGrant, ...] = ()
+        if self._all.holds(self.roster.rows, self.places.changes, self.feeder.row):
+            self._all.steps -= 1
+            rows = self._all.going
+        else:
+            rows, grants = self._choose(pipeline)
+            if not rows:
+                return None
         return Step(
             id=self._take_id(),
             kind=StepKind.DECODE,
@@ -104,12 +120,31 @@ class Planner:
             freed=self.pages.take_freed(),
         )
 
+    def _choose(self, pipeline: InFlight) -> tuple[Rows, tuple[PageGrant, ...]]:
+        """Running rows that can go, oldest first, with the pages they are granted for it."""
+        rows, numbers, self._starved = self.roster.rows, self.roster.rows.numbers, False
+        ends = self.places.position[numbers] + pipeline.refs_of(numbers)
+        goes, fed = pipeline.carries(numbers) & (ends < self.places.cap[numbers]), self.feeder.row
+        if fed is not None:
+            goes &= numbers != fed
+        grants = self._make_room(rows, goes, ends)
+        count = np.count_nonzero(goes)
+        going = rows if count == len(rows) else Rows(compress(rows, goes.tolist()))
+        if count and count == len(rows) - (fed is not None) and not self.roster.masked:
+            free = np.minimum(self.places.room[numbers], self.places.cap[numbers] - 1) - ends
+            self._all = _All(rows, going, self.places.changes, fed, int(free[goes].min()))
+        return going, grants
+
     def _make_room(self, rows: Rows, goes: Mask, ends: Ints) -> tuple[PageGrant, ...]:
-        """Grants that let rows write up to `ends`, int64 [n], oldest first. Rows that get none stay behind: `goes` is
-        cleared; so does the one that is to be preempted for them, if it has to be."""
-        lacks = goes & (ends > self.places.room[rows.numbers])
+        """Grants that let rows write up to `ends`, int64 [n], oldest first, and with them those that others would need
+        soon, if there are pages enough. Rows that get none stay behind: `goes` is cleared; so does the one that is to
+        be preempted for them, if it has to be."""
+        room, last = self.places.room[rows.numbers], self.places.cap[rows.numbers] - 1
+        lacks = goes & (ends > room)
         if not np.count_nonzero(lacks):
             return ()
+        if self.pages.free > len(rows) * (self.lookahead // self.limits.page_size + 2):
+            lacks = goes & (np.minimum(ends + self.lookahead // 2, last) > room)
         short, sequences = np.flatnonzero(lacks).tolist(), self.roster.by_age()
         grants = {i: grant for i in short if (grant := self._grant(sequences[i], int(ends[i])))}
         if len(grants) < len(short):

@@ -159,6 +159,14 @@ class Running:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Voices:
+    """Whose tokens come from some rows, in their order: the requests, and what each has said so far."""
+
+    requests: tuple[int, ...]
+    tokens: tuple[list[Token], ...]
+
+
 class Roster:
     """All running sequences, oldest request first. `rows`: theirs, in that order; `masked`: how many have their masks
     built on the host."""
@@ -168,6 +176,7 @@ class Roster:
         self.masked = 0
         self._by_row: dict[int, Running] = {}
         self._by_age: list[Running] = []
+        self._heard: tuple[Rows, Voices] = (Rows(), Voices((), ()))
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -196,6 +205,14 @@ class Roster:
     def on(self, rows: Rows) -> list[Running]:
         """Return the sequences on rows that are leased, in that order."""
         return [self._by_row[ref.row] for ref in rows]
+
+    def voices(self, rows: Rows) -> Voices:
+        """Whose rows these are, which are leased; of the same ones it is known from the last time."""
+        if rows is not self._heard[0]:
+            histories = [seq.history for seq in self.on(rows)]
+            requests = tuple([history.request.id for history in histories])
+            self._heard = rows, Voices(requests, tuple([history.tokens for history in histories]))
+        return self._heard[1]
 
     def by_age(self) -> list[Running]:
         """Return them in the order their requests were submitted; a list of the caller's own."""
