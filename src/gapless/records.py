@@ -227,7 +227,8 @@ class Step:
     look: Look | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", Rows(self.rows))
+        if type(self.rows) is not Rows:
+            object.__setattr__(self, "rows", Rows(self.rows))
 
 
 class Lane(StrEnum):
@@ -267,7 +268,8 @@ class Arrival:
     spans: tuple[DeviceSpan, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "records", Records.of(self.records))
+        if type(self.records) is not Records:
+            object.__setattr__(self, "records", Records.of(self.records))
 
 
 @dataclass(frozen=True, slots=True)

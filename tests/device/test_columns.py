@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.device.packet import Layout, Packet, ready_of, waiting_of
-from gapless.device.record import TOP, WIDTH, Field, unpack_lines
+from gapless.device.record import TOP, WIDTH, Field, Reader, unpack_lines
 from gapless.errors import InvariantBroken
 from gapless.records import POISON, Flags, PageGrant, Records, RowRecord, RowRef, Rows, Step, StepKind, Token
 
+READER = Reader()
 ROWS = Rows(RowRef(row, epoch) for row, epoch in ((3, 1), (1, 5), (2, 2), (7, 1)))
 
 
@@ -28,7 +29,7 @@ def test_words_values_and_alternatives_come_out_as_they_went_in():
     lines[1, [Field.VALUE_0, Field.VALUE_1, Field.FLAGS]] = 0.25, 0.5, Flags.LENGTH
     lines[2, [Field.LOGPROB, TOP, TOP + 1, TOP + 20, TOP + 21]] = -0.5, 12, 4, -0.5, -2.0
     lines[3, [Field.TOKEN, Field.FLAGS]] = POISON, Flags.MUTED
-    records = unpack_lines(lines, 9, ROWS)
+    records = READER.read(lines, 9, ROWS)
     assert list(records) == [
         RowRecord(RowRef(3, 1), Flags.NONE, Token(10)),
         RowRecord(RowRef(1, 5), Flags.LENGTH, Token(11, (0.25, 0.5))),
@@ -36,8 +37,12 @@ def test_words_values_and_alternatives_come_out_as_they_went_in():
         RowRecord(RowRef(7, 1), Flags.MUTED, None),
     ]
     assert records.ids.tolist() == [10, 11, 12, -1] and records.flags.tolist() == [0, 2, 0, 8]
+    usual = READER.read(lines_of(11, ROWS), 11, ROWS)
     lines[:] = POISON
     assert records[0].token == Token(10) and records.ids[2] == 12  # copies: I4
+    assert list(usual) == [RowRecord(ref, Flags.NONE, Token(10 + i)) for i, ref in enumerate(ROWS)] and usual.quiet
+    fewer = Rows(ROWS[1:3])
+    assert list(READER.read(lines_of(12, fewer), 12, fewer)) == list(unpack_lines(lines_of(12, fewer), 12, fewer))
 
 
 def test_one_coordinate_is_one_value():
@@ -55,8 +60,9 @@ def test_a_stale_line_and_another_rows_line_are_told_apart():
     ):
         lines = lines_of(9, ROWS)
         lines[at, column] = value
+        READER.read(lines_of(9, ROWS), 9, ROWS)
         with pytest.raises(InvariantBroken, match=what):
-            unpack_lines(lines, 9, ROWS)
+            READER.read(lines, 9, ROWS)
 
 
 def test_records_are_a_sequence_however_they_were_made():

@@ -91,7 +91,7 @@ def test_a_packet_is_used_again_without_a_trace_of_the_step_before():
     fresh = packed(step([prefill(2)]), 4)
     assert np.array_equal(packet.words, fresh.words)
     assert packet.fill(Step(7, StepKind.DECODE, (RowRef(3, 1), RowRef(2, 1)), 0, frozenset({2}))) == layout.head
-    assert packet.words[: layout.head].tolist() == [7, 3, 2, 0, 0, 1, 0, 0, 0]
+    assert packet.words[: layout.head].tolist() == [6, 3, 2, 0, 0, 1, 0, 0, 0]  # a forward counts it on
 
 
 def test_a_step_that_does_not_fit_is_refused():

@@ -98,7 +98,7 @@ class InlineRuntime:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captured += 1
-        return work
+        return torch.inference_mode()(work)
 
     def settle(self) -> None:
         self.calls.append("settle")

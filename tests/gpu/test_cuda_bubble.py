@@ -17,8 +17,8 @@ from gapless.observe.recording import record
 pytestmark = pytest.mark.gpu
 ROWS, STEPS, TRACED = 8, 60, 24
 TOLERANCE_MS = 0.02
-"""How far accounting and profiler may be apart at depth 2. The accounting's marks lie around a step's kernels and the
-copy of its lines; the copy of the step's words, some microseconds, is before its first mark and counts as idle."""
+"""How far accounting and profiler may be apart at depth 2. The accounting's marks lie around a step's kernels; where a
+step brings words, their copy, some microseconds, is before its first mark and counts as idle."""
 LOOSE = 0.1
 """At depth 1 the host is in the gap, and the profiler slows it between a copy and the mark behind it: they may be apart
 by this part of the gap, or by `TOLERANCE_MS` if that is more."""

@@ -73,7 +73,7 @@ def test_a_parked_row():
     of = scene(5, 51200, 5, GPU)
     of.store.counts[of.batch.rows[0], Count.DONE] = 0
     of.batch.asked[0] = Asked.SAMPLE
-    same(dataclasses.replace(of, batch=of.batch.first(1)), MASKED, 0)
+    same(dataclasses.replace(of, batch=of.batch.first(of.batch.lines[:1])), MASKED, 0)
 
 
 @triton.jit

@@ -110,7 +110,7 @@ class CudaRig(Rig):
         context = self._model.prefix + self._prompt + self._answers[1]
         width = graphs.width(-(-context // PAGE_SIZE))
         with device.runtime.setting_up():
-            state = _state(device.program.rows)
+            state = (*_state(device.program.rows), device.program.inbox.words)
             saved = [tensor.clone() for tensor in state]
             feeds, kinds = (
                 Feeds(kind == ADAPTED, kind == SPATIAL),
@@ -118,7 +118,7 @@ class CudaRig(Rig):
             )
             forward = time_ms(partial(graphs.forward, bucket, width, feeds), REPLAYS, where)
             read = _experts_read(self._model)
-            greedy, default = (time_ms(partial(graphs.tail, bucket, of), REPLAYS, where) for of in kinds)
+            greedy, default = (time_ms(partial(graphs.tail, 0, bucket, of), REPLAYS, where) for of in kinds)
             for tensor, kept in zip(state, saved, strict=True):
                 tensor.copy_(kept)
             device.runtime.settle()

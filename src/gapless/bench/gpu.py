@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from gapless.bench.timed import Session, no_range
+from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork, read_spans, steps_of
 from gapless.bench.wave import advance
 
@@ -72,7 +72,7 @@ def traced(session: Session, rows: int, steps: int) -> list[StepWork]:
         try:
             advance(session, rows, steps)
         finally:
-            session.watch.range_of = no_range
+            session.watch.range_of = None
         torch.cuda.synchronize()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gapless.costs import Costs
-from gapless.device.record import WIDTH, Field, unpack_lines
+from gapless.device.record import WIDTH, Field, Reader
 from gapless.errors import InvariantBroken
 from gapless.records import POISON, Arrival, DeviceLimits, Mask, RowRef, Step
 
@@ -29,6 +29,7 @@ class NullDevice:
     def __init__(self, limits: DeviceLimits) -> None:
         self._limits = limits
         self._time = 0.0
+        self._reader = Reader()
         self._lines = np.full((limits.rows, WIDTH), float(POISON))
         self._lines[:, Field.FLAGS], self._lines[:, Field.TOKEN], self._lines[:, Field.LOGPROB] = 0, WORD, 0
 
@@ -54,7 +55,7 @@ class NullDevice:
         self._time += 1.0
         lines = self._lines[: len(rows)]
         lines[:, Field.STEP], lines[:, Field.ROW], lines[:, Field.EPOCH] = step.id, step.rows.numbers, step.rows.epochs
-        records = unpack_lines(lines, step.id, step.rows)
+        records = self._reader.read(lines, step.id, step.rows)
         return Arrival(step.id, records, self._time - 1.0, self._time, landed=landed)
 
     def release(self, ref: RowRef) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from gapless.bench.trace import mark
@@ -24,11 +24,6 @@ from gapless.records import Arrival, DeviceLimits, Emission, Mask, Request, RowR
 
 Range = Callable[[str], AbstractContextManager[object]]
 """Opens a named range in a profiler's trace."""
-
-
-def no_range(name: str) -> AbstractContextManager[object]:
-    """No profiler runs."""
-    return nullcontext(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +61,13 @@ class StepNote:
 
 class Watch:
     """A device with a watch in front of it. `calls` counts the protocol's calls, `settled_rows` the decode steps that
-    were waited for by their number of rows; `range_of` opens a profiler's range around each launch; `launched` and
-    `settled`: the last steps of which that was asked.
+    were waited for by their number of rows; `range_of` opens a profiler's range around each launch, if one runs;
+    `launched` and `settled`: the last steps of which that was asked.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.range_of: Range = no_range
+        self.range_of: Range | None = None
         self.notes: list[StepNote] = []
         self.calls: dict[str, int] = dict.fromkeys(("launch", "finalize", "park", "wait", "release"), 0)
         self.settled_rows: Counter[int] = Counter()
@@ -95,8 +90,11 @@ class Watch:
         self.calls["launch"] += 1
         note = self._flying[step.id] = StepNote(step)
         self.notes.append(note)
-        with self.range_of(mark(step)):
+        if self.range_of is None:
             self.device.launch(step)
+        else:
+            with self.range_of(mark(step)):
+                self.device.launch(step)
         self.launched = step
 
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:

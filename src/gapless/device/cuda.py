@@ -1,8 +1,10 @@
 """The GPU behind the device protocol: everything enqueued ahead, one wait, nothing asked on the way.
 
 In: steps and masks from the loop's thread. Out: arrivals. A launch is one copy of packed words, the replay of a forward
-and of a tail, a small copy of lines into the slot's own memory, and behind an event the copy to the host on another
-stream. Only `wait` blocks (I8); a picture that finds the arena full waits for pictures before it.
+and of a tail, which writes lines into the slot's own memory, and behind an event the copy of these to the host on
+another stream. A decode step that is like the one before, as nearly all are, needs no words: rows move on by
+themselves, and so does the step's number. Only `wait` blocks (I8); a picture that finds the arena full waits for
+pictures before it.
 
 Invariants: one compute stream in launch order (I1); host memory that the GPU reads or writes belongs to one step in
 flight (I4, I10); padding rows are row 0, of which nothing is asked. An exception while a step is enqueued is that
@@ -13,9 +15,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,11 +25,12 @@ import torch
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table
 from gapless.costs import Costs
+from gapless.device.course import Chart, Course
 from gapless.device.cuda_parts import build
-from gapless.device.flights import Flight, Flights, blame, records_of, said
+from gapless.device.flights import Flight, Flights, blame, said
 from gapless.device.gauge import measured, on_gpu
 from gapless.device.graphs import Graphs, Stage
-from gapless.device.packet import Asked, check_step, demand, ready_of, write_head
+from gapless.device.packet import Asked, check_step, demand, write_head
 from gapless.device.packs import Packs
 from gapless.device.pictures import Shown
 from gapless.device.pinned import Slot
@@ -36,7 +39,7 @@ from gapless.device.prompt import Prompt, Sight, pictures_of, prompt_words, show
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
 from gapless.device.stopwatch import Stopwatch, Times
-from gapless.device.tail import MASKED, Needs
+from gapless.device.tail import MASKED
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
@@ -45,6 +48,8 @@ from gapless.records import Arrival, DeviceLimits, Lane, Mask, Prefill, RowRef, 
 Embedded = dict[int, list[torch.Tensor]]
 """Embeddings of the pictures of each prefill, by its place in the step."""
 
+
+NEVER = Times(0.0, 0.0)
 _CLOSED = "the device was closed; load the model again"
 
 
@@ -70,8 +75,8 @@ class CudaDevice:
         self._poison = cuda.poison
         self._slots, self._lanes, self._arena, self._prompts = parts.slots, parts.lanes, parts.arena, parts.prompts
         self._kept = parts.kept
-        self._needs = Needs(self.program.table, self._limits.rows)
-        self._reach = np.zeros(self._limits.rows, dtype=np.int64)  # positions a row's table must hold, or more
+        self._chart = Chart(self.graphs, self.program.table, self._limits.rows)
+        self._course: Course | None = None  # of the step before, if the next may be like it
         self._flights: Flights[Event] = Flights([s.landed for s in self._slots], self._lanes.landed, cuda.poison)
         self._watch = Stopwatch(self.runtime, detailed=current() is not None)
         self._marks: deque[Event] = deque()
@@ -115,21 +120,38 @@ class CudaDevice:
         with self.runtime.setting_up(), torch.inference_mode():
             self.costs = measured(self.program, self.graphs, on_gpu(self.runtime))
 
-    @torch.inference_mode()
     def launch(self, step: Step) -> None:
         """See `Device`. Raises `InvariantBroken` if the slot's records were not read (I4), or a host-masked row would
         be sampled without its mask (I7); what goes wrong while it is enqueued is raised by `wait`."""
         self._check_open()
         check_step(step)
         flight = self._flights.launch(step)
-        with self._blamed_on(flight) as goes:
-            if goes:
-                self._launch(step, flight)
+        self._enqueue(flight, partial(self._launch, step, flight))
 
     def _launch(self, step: Step, flight: Flight[Event]) -> None:
         self.runtime.bind()
-        slot, bucket = self._slots[step.slot], self.graphs.bucket(len(step.rows))
-        slot.demanded = 0
+        slot, course = self._slots[step.slot], self._course
+        slot.demanded, self._course = 0, None  # until all of it is enqueued
+        if course is not None and course.goes_on(step):
+            self._watch.start(step.id)
+        else:
+            course = self._tell(step, slot)
+        if step.kind is StepKind.PREFILL:
+            self._prefill(flight, slot, course.bucket)
+        else:
+            self.graphs.forward(course.bucket, course.width, course.feeds)
+            if self._poison:
+                self.program.rows.hand_over(self.program.inbox.rows[: course.bucket])
+        if course.kind is not None:
+            self._watch.split(step.id)
+            self.graphs.tail(step.slot, course.bucket, course.kind)
+        self._land(flight, slot, course.bucket)
+        if not step.unsampled and not step.fed:
+            course.last, self._course = step.id, course
+
+    @torch.inference_mode()
+    def _tell(self, step: Step, slot: Slot) -> Course:
+        """Send a step's words and let rows begin and tables grow by them; from here on it computes."""
         sent = slot.packet.fill(step)
         if self._poison and step.freed:
             self.program.cache.poison(step.freed)
@@ -142,30 +164,15 @@ class CudaDevice:
             self.program.begin()
         if step.grants and sent > self._layout.head:
             self.graphs.extend()
-        if step.kind is StepKind.PREFILL:
-            self._prefill(flight, slot, bucket)
-        else:
-            self._decode(step, bucket)
-        if len(ready := ready_of(step)):
-            self._watch.split(step.id)
-            self.graphs.tail(bucket, self._needs.kind(ready))
-        self._land(flight, slot, bucket)
+        return self._chart.course(step)
 
-    def _decode(self, step: Step, bucket: int) -> None:
-        rows = step.rows.numbers
-        self._reach[rows] += 1
-        self.graphs.forward(bucket, self._width(self._reach[rows].max()), self._needs.feeds(rows))
-        if self._poison:
-            self.program.rows.hand_over(self.program.inbox.rows[:bucket])
-
+    @torch.inference_mode()
     def _prefill(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Prompts side by side where the model has that, the others one by one."""
         packs, step = self.program.packs, flight.step
         alone: list[tuple[int, Prefill]] = []
         side: list[tuple[int, Prefill]] = []
         for place, prefill in enumerate(step.prefills):
-            self._needs.begin(prefill.start)
-            self._reach[prefill.start.ref.row] = prefill.position + len(prefill.ids)
             self.program.load_adapter(prefill)
             (side if packs is not None and packs.takes(prefill) else alone).append((place, prefill))
         pictures = self._pictures(flight, slot)
@@ -195,12 +202,8 @@ class CudaDevice:
         self._prompts[used : ends[-1]].copy_(slot.prompts[used : ends[-1]], non_blocking=True)
         for (place, prefill), start, end in zip(prefills, starts, ends, strict=False):
             own = Prompt.of(prefill, self._prompts[start:end])
-            width = self._width(self._reach[prefill.start.ref.row])
+            width = self.graphs.width(len(prefill.pages))
             self.program.prompt(place, prefill, own, pictures[place], width)
-
-    def _width(self, reach: np.int64) -> int:
-        """How much of its page tables a forward is given whose rows reach so far."""
-        return self.graphs.width(-(-int(reach) // self._limits.page_size))
 
     def _pictures(self, flight: Flight[Event], slot: Slot) -> Embedded:
         """The step's pictures, each once: from host memory, or of all prefills together where the model can do that,
@@ -245,12 +248,10 @@ class CudaDevice:
         return Shown(pixels, sight.picture.tiling, sight.begin, sight.end, sight.later)
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
-        """Keep the lines where no later step writes them, and copy them to the host behind that."""
+        """Copy the lines to the host, behind the tail that writes them."""
         if bucket not in slot.home:
-            slot.home[bucket] = (self.program.batch.lines[:bucket], slot.lines[:bucket], slot.landing[:bucket])
-        fresh, lines, landing = slot.home[bucket]
-        lines.copy_(fresh)
-        self._send_home(flight, lines, landing)
+            slot.home[bucket] = (slot.lines[:bucket], slot.landing[:bucket])
+        self._send_home(flight, *slot.home[bucket])
 
     def _send_home(self, flight: Flight[Event], lines: torch.Tensor, landing: torch.Tensor) -> None:
         landed = self._marks.popleft() if self._marks else self.runtime.event(timed=self._watch.detailed)
@@ -262,12 +263,10 @@ class CudaDevice:
     def finalize(self, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:
         """See `Device`. Raises `InvariantBroken` for a row that does not wait, or whose logits are gone."""
         self._check_open()
-        flight = self._flights.finalize(step, masks)
+        flight, self._course = self._flights.finalize(step, masks), None
         if flight.origin is not None and flight.origin.error is not None:
             flight.error = flight.origin.error
-        with self._blamed_on(flight) as goes:
-            if goes:
-                self._finalize(step, flight, masks)
+        self._enqueue(flight, partial(self._finalize, step, flight, masks))
 
     def _finalize(self, step: Step, flight: Flight[Event], masks: Mapping[RowRef, Mask | None]) -> None:
         self.runtime.bind()
@@ -292,7 +291,7 @@ class CudaDevice:
             self.program.batch.masks[span].copy_(slot.masks[span], non_blocking=True)
         bucket = self.graphs.bucket(len(step.rows))
         self._watch.start(step.id, "sampling")
-        self.graphs.tail(bucket, MASKED)
+        self.graphs.tail(step.slot, bucket, MASKED)
         self._land(flight, slot, bucket)
 
     def _finalize_parked(self, step: Step, flight: Flight[Event], asked: Asked, mask: Mask | None) -> None:
@@ -312,18 +311,18 @@ class CudaDevice:
     def park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
         """See `Device`. Raises `InvariantBroken` for a row that does not wait, or a lane that is taken."""
         self._check_open()
-        flight = self._flights.park(step, lanes)
-        with self._blamed_on(flight) as goes:
-            if goes:
-                self.runtime.bind()
-                for ref, lane in lanes.items():
-                    self.program.park(step.rows.index(ref), lane)
+        self._enqueue(self._flights.park(step, lanes), partial(self._park, step, lanes))
+
+    def _park(self, step: Step, lanes: Mapping[RowRef, int]) -> None:
+        self.runtime.bind()
+        for ref, lane in lanes.items():
+            self.program.park(step.rows.index(ref), lane)
 
     def wait(self, step: Step, rows: tuple[RowRef, ...]) -> Arrival:
         """See `Device`. Blocks until the copies have landed, never spins in Python."""
         self._check_open()
         flight = self._flights.due(step, rows)
-        times, over = Times(0.0, 0.0), 0.0
+        times, over = NEVER, 0.0
         try:
             for landed in flight.landed:
                 landed.synchronize()
@@ -336,7 +335,7 @@ class CudaDevice:
         failure = blame(flight)
         if failure is not None:
             raise failure
-        records = records_of(flight, rows)
+        records = self._flights.records(flight, rows)
         return Arrival(step.id, records, times.started, times.ended, times.paused, over, times.spans)
 
     def release(self, ref: RowRef) -> None:
@@ -362,13 +361,13 @@ class CudaDevice:
         if self._closed:
             raise DeviceLost(_CLOSED)
 
-    @contextmanager
-    def _blamed_on(self, flight: Flight[Event]) -> Iterator[bool]:
-        """An exception in here is the flight's, for `wait` to raise. False for a flight that failed already: nothing
-        more is enqueued for it."""
+    def _enqueue(self, flight: Flight[Event], work: Callable[[], None]) -> None:
+        """An exception in `work` is the flight's, for `wait` to raise. Nothing more is done for one that failed."""
         flight.error = self._lost or flight.error
+        if flight.error is not None:
+            return
         try:
-            yield flight.error is None
+            work()
         except Exception as error:
             self._fail(flight, error)
 
@@ -379,6 +378,7 @@ class CudaDevice:
         elif not isinstance(error, InvariantBroken):
             self._mute(flight)
 
+    @torch.inference_mode()
     def _mute(self, flight: Flight[Event]) -> None:
         """The rows of a failed step come back muted from now on; if even that fails, nothing they do is known."""
         try:

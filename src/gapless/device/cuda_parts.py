@@ -91,7 +91,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
     widths = widths_for(limits.max_context, limits.page_size, len(buckets) * (2 if program.adapters else 1))
     if cuda.buckets is not None and len(cuda.buckets) == 1:
         widths = widths[-1:]
-    graphs = Graphs(runtime, program, buckets, widths, cuda.graphs)
+    graphs = Graphs(runtime, program, [slot.lines for slot in slots], buckets, widths, cuda.graphs)
     plan = GpuPlan(
         gpu=runtime.name,
         total=total,
@@ -130,7 +130,7 @@ def full_step(program: Program, layout: Layout) -> None:
         program.together(program.packs.buckets[-1])
     program.forward(layout.rows, layout.max_pages, Feeds(program.adapters is not None, True))
     for kind in (*KINDS, MASKED):
-        program.tail(layout.rows, kind)
+        program.tail(program.batch.lines, kind)
 
 
 def _buckets(config: EngineConfig, cuda: CudaDeviceConfig) -> tuple[int, ...]:

@@ -111,8 +111,7 @@ class Executor:
         if not len(ready):
             return None
         began = time.perf_counter()
-        self.program.tail(count, self._needs.kind(ready))
-        self.slots[step.slot][:count] = self.program.batch.lines[:count]
+        self.program.tail(self.slots[step.slot][:count], self._needs.kind(ready))
         return began
 
     def _prefill(self, work: Work) -> None:
@@ -159,8 +158,7 @@ class Executor:
         write_head(self._layout, head, step, asked)
         self.program.inbox.words[: len(head)] = torch.from_numpy(head)
         self._mask(self.program.batch.masks, step, masks)
-        self.program.tail(count, MASKED)
-        self.slots[step.slot][:count] = self.program.batch.lines[:count]
+        self.program.tail(self.slots[step.slot][:count], MASKED)
         return began
 
     def _mask(self, target: torch.Tensor, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:

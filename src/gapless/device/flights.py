@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from gapless.device.record import Lines, unpack_lines
+from gapless.device.record import Lines, Reader, unpack_lines
 from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
 from gapless.records import POISON, DeviceSpan, Mask, Records, RowRef, Rows, Step, StepKind
 
@@ -71,6 +71,7 @@ class Flights(Generic[E]):
         self._parked: dict[int, tuple[RowRef, Flight[E]]] = {}
         self._masked_by_host: set[int] = set()
         self._newest = -1
+        self._reader = Reader()
 
     def launch(self, step: Step) -> Flight[E]:
         """A step is launched. Raises if its slot's records were not read (I4), or a host-masked row would be sampled
@@ -117,7 +118,7 @@ class Flights(Generic[E]):
         flight = self._flights.get(step.id)
         if flight is None:
             raise InvariantBroken(f"step {step.id} is waited for, but is not in flight")
-        if rows == flight.step.rows and not flight.waiting and not flight.left:
+        if (rows is flight.step.rows or rows == flight.step.rows) and not flight.waiting and not flight.left:
             return flight  # all of it, as nearly always
         unsampled = set(rows) - (set(flight.step.rows) - flight.waiting - flight.left)
         if unsampled:
@@ -130,6 +131,14 @@ class Flights(Generic[E]):
         flight.read = True
         if flight.landing.holder is flight:  # a step that is over keeps no picture alive
             flight.landing.holder = None
+
+    def records(self, flight: Flight[E], rows: tuple[RowRef, ...]) -> Records:
+        """Copies of the records of `rows`, from a flight that has landed."""
+        step, host = flight.step, flight.landing.host
+        if rows is step.rows or rows == step.rows:
+            return self._reader.read(host[: len(rows)], step.id, step.rows)
+        place = {ref: i for i, ref in enumerate(step.rows)}
+        return unpack_lines(host[[place[ref] for ref in rows]], step.id, Rows(rows))
 
     def _waiting(self, step: Step, rows: Mapping[RowRef, object]) -> Flight[E]:
         """The flight of a step whose `rows` wait for their masks and whose logits are still there."""
@@ -155,15 +164,6 @@ class Flights(Generic[E]):
         self._parked.pop(step.lane, None)
         self._flights[step.id] = flight
         return flight
-
-
-def records_of(flight: Flight[E], rows: tuple[RowRef, ...]) -> Records:
-    """Copies of the records of `rows`, from a flight that has landed."""
-    step, host = flight.step, flight.landing.host
-    if rows == step.rows:
-        return unpack_lines(host[: len(rows)], step.id, step.rows)
-    place = {ref: i for i, ref in enumerate(step.rows)}
-    return unpack_lines(host[[place[ref] for ref in rows]], step.id, Rows(rows))
 
 
 def blame(flight: Flight[E]) -> GaplessError | None:

@@ -58,7 +58,10 @@ def measured(program: Program, graphs: Graphs | None, timer: Timer) -> Costs:
     """Time everything. Without `graphs` the program is called itself. Under `torch.inference_mode`."""
     tokens, behind = _prompts(program, graphs, timer)
     crops, picture = _pictures(program, graphs, timer)
-    tail = partial(program.tail, 1, MASKED) if graphs is None else partial(graphs.tail, graphs.bucket(1), MASKED)
+    if graphs is None:
+        tail = partial(program.tail, program.batch.lines[:1], MASKED)
+    else:
+        tail = partial(graphs.tail, 0, graphs.bucket(1), MASKED)
     ends: list[Callable[[], None]] = [program.begin, partial(program.head, 1), tail]
     if program.packs is not None:
         ends.append(program.packs.feed_padding(program.packs.buckets[-1], program.model.max_context))

@@ -9,11 +9,13 @@ once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
+from torch import Tensor
 
 from gapless.device.pictures import CROP_BUCKETS
 from gapless.device.program import Program
@@ -75,10 +77,16 @@ def feeds_of(program: Program) -> list[Feeds]:
 
 
 class Graphs:
-    """See the module. `buckets` and `widths` ascend."""
+    """See the module. `homes`: where each slot's lines are written, [rows, WIDTH]; `buckets` and `widths` ascend."""
 
     def __init__(
-        self, runtime: Runtime, program: Program, buckets: tuple[int, ...], widths: tuple[int, ...], enabled: bool
+        self,
+        runtime: Runtime,
+        program: Program,
+        homes: Sequence[Tensor],
+        buckets: tuple[int, ...],
+        widths: tuple[int, ...],
+        enabled: bool,
     ) -> None:
         self.enabled = enabled
         self.replays: Counter[str] = Counter()
@@ -97,9 +105,9 @@ class Graphs:
                     work = partial(program.forward, bucket, width, feeds)
                     self._parts["forward", bucket, width, feeds] = (f"{feeds.name} of {bucket} rows", work)
         for bucket in backwards:
-            for kind in (MASKED, *KINDS[::-1]):
+            for kind, (slot, lines) in product((MASKED, *KINDS[::-1]), enumerate(homes)):
                 name = f"{kind.name} tail of {bucket} rows"
-                self._parts["tail", bucket, kind] = (name, partial(program.tail, bucket, kind))
+                self._parts["tail", slot, bucket, kind] = (name, partial(program.tail, lines[:bucket], kind))
         for tokens in program.packs.buckets[::-1] if program.packs is not None else ():
             self._parts["together", tokens] = (f"prompts of {tokens} tokens", partial(program.together, tokens))
             self._empty["together", tokens] = partial(program.empty_pack, tokens)
@@ -148,9 +156,9 @@ class Graphs:
         known = ("forward", bucket, width, feeds) in self._parts
         self._run("forward", bucket, width if known else self._widths[-1], feeds)
 
-    def tail(self, bucket: int, kind: TailKind) -> None:
-        """Enqueue a tail of `bucket` rows."""
-        self._run("tail", bucket, kind)
+    def tail(self, slot: int, bucket: int, kind: TailKind) -> None:
+        """Enqueue a tail of `bucket` rows of a step that holds `slot`."""
+        self._run("tail", slot, bucket, kind)
 
     def parked_tail(self) -> None:
         """Enqueue the tail of the row that was fetched from its lane."""
@@ -167,7 +175,8 @@ class Graphs:
     def _run(self, *key: object) -> None:
         replay = self._captured.get(key)
         if replay is None:
-            self._parts[key][1]()
+            with torch.inference_mode():
+                self._parts[key][1]()
             return
         replay()
         self.replays[str(key[0])] += 1

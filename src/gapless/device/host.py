@@ -23,7 +23,7 @@ from gapless.config import EngineConfig, HostDeviceConfig, cpu_threads
 from gapless.constrain.table import Table
 from gapless.costs import Costs
 from gapless.device.executor import Executor, pack_step
-from gapless.device.flights import Flights, Landing, blame, records_of
+from gapless.device.flights import Flights, Landing, blame
 from gapless.device.packet import Layout, waiting_of
 from gapless.device.record import Lines
 from gapless.device.sizing import device_limits, machine_memory, step_layout
@@ -99,7 +99,13 @@ class HostDevice:
         started = flight.ended if flight.started is None else flight.started
         paused = max(0.0, flight.ended - started - flight.computed)
         return Arrival(
-            step.id, records_of(flight, rows), started, flight.ended, paused, landed, spans=tuple(flight.spans)
+            step.id,
+            self._flights.records(flight, rows),
+            started,
+            flight.ended,
+            paused,
+            landed,
+            spans=tuple(flight.spans),
         )
 
     def release(self, ref: RowRef) -> None:

@@ -1,6 +1,7 @@
 """What travels to the device with a step: one array of int64 words, in three parts of fixed places.
 
-Head: the step's number, its rows and what is asked of each. Grants: pages that extend page tables. Starts: what rows
+Head: the number of the step (before a forward, which counts it on, that of the one before), its rows and what is
+asked of each. Grants: pages that extend page tables. Starts: what rows
 begin with (reals as the words of their float64 bits). Unused entries name the padding row and what it holds anyway, so
 whoever applies a part writes all of it, with shapes that never change. A step that changes nothing sends its head
 alone.
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from gapless.device.sampler import signed
 from gapless.errors import InvariantBroken
-from gapless.records import POISON, Ints, Mask, Prefill, RowRef, Rows, Step, StepKind
+from gapless.records import POISON, Ints, Mask, Prefill, RowRef, Step, StepKind
 
 Words = npt.NDArray[np.int64]
 
@@ -101,7 +102,6 @@ class Packet:
         rows = layout.rows
         self.layout = layout
         self.words = words
-        self._rows: Rows | None = None  # whose head lies there, all of them to be sampled
         self.grants = words[layout.head : layout.granted].reshape(_GRANT, -1)
         at = layout.granted
         self.start_rows = words[at : at + rows]
@@ -124,27 +124,21 @@ class Packet:
         return self.layout.granted if granted else self.layout.head
 
     def _head(self, step: Step) -> None:
-        if step.rows is self._rows and not step.unsampled and not step.fed:  # once more, as nearly always
-            self.words[0] = step.id
-            return
-        self._rows = None if step.unsampled or step.fed else step.rows
         asked = np.where(waiting_of(step), Asked.NOTHING, Asked.SAMPLE)
         write_head(self.layout, self.words, step, asked)
+        self.words[0] -= step.kind is StepKind.DECODE
 
     def _grant(self, step: Step) -> int:
-        row, index, page = self.grants
-        self.grants[:] = 0  # the padding row's first entry holds the scrap page
-        at = 0
+        entries: list[tuple[int, int, int]] = []
         for grant in step.grants:
-            end = at + len(grant.pages)
             _check_pages(grant.row, grant.first + len(grant.pages), self.layout.max_pages)
-            if end > self.layout.grants:
-                raise InvariantBroken(f"step {step.id} grants more than the {self.layout.grants} pages it may")
-            row[at:end] = grant.row
-            index[at:end] = range(grant.first, grant.first + len(grant.pages))
-            page[at:end] = grant.pages
-            at = end
-        return at
+            entries += [(grant.row, index, page) for index, page in enumerate(grant.pages, grant.first)]
+        if len(entries) > self.layout.grants:
+            raise InvariantBroken(f"step {step.id} grants more than the {self.layout.grants} pages it may")
+        self.grants[:] = 0  # the padding row's first entry holds the scrap page
+        if entries:
+            self.grants[:, : len(entries)] = np.array(entries).T
+        return len(entries)
 
     def _start(self, prefills: tuple[Prefill, ...]) -> None:
         self.start_rows[:] = PAD_ROW

@@ -36,9 +36,9 @@ class Slot:
     """Pinned memory of one slot, each tensor with its view for the host; `lines` alone is on the device.
 
     `words` int64 [layout.words]; `prompts` int64 for all prompts of a step; `demands` int64 [rows, layout.head], one
-    for each `finalize`; `masks` bool [rows, vocab]; `landing` float64 [rows, WIDTH]. `leaving`: embeddings that are
-    being copied to host memory. `down` and `home` keep the views that copies of so many words, and of so many rows'
-    lines, are made with.
+    for each `finalize`; `masks` bool [rows, vocab]; `lines` and `landing` float64 [rows, WIDTH]. `leaving`: embeddings
+    that are being copied to host memory. `down` and `home` keep the views that copies of so many words, and of so many
+    rows' lines, are made with.
     """
 
     def __init__(self, runtime: Runtime, layout: Layout, limits: DeviceLimits) -> None:
@@ -57,7 +57,7 @@ class Slot:
         self.lines = new_lines(rows, runtime.device)
         self.leaving: list[Tensor] = []
         self.down: dict[int, tuple[Tensor, Tensor]] = {}
-        self.home: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.home: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 class Lanes:

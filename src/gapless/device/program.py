@@ -101,10 +101,12 @@ class Program:
             self.adapters.load(prefill.start.adapter, prefill.adapter.weights)
 
     def forward(self, count: int, columns: int, feeds: Feeds) -> None:
-        """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits.
+        """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits. The inbox's step is the
+        next one from now on: the same rows are fed again without a word from the host.
 
         `columns`: how much of the page tables is passed on; every row's own page must be in it.
         """
+        self.inbox.step += 1
         rows = self.inbox.rows[:count]
         feed = self.rows.feed(rows, columns)
         adapted = self._adapted(self.rows.adapters(rows)) if feeds.adapted else ()
@@ -222,9 +224,9 @@ class Program:
         fed = zip(*(torch.split(t, self._at_once(table)) for t in whole), strict=True)
         return [self._forward(Feed(ids, vs, at, table[None]), own)[-1] for ids, vs, at in fed][-1]
 
-    def tail(self, count: int, kind: TailKind) -> None:
-        """Do what is asked of the first `count` rows of the inbox."""
-        self._tail.run(self.batch.first(count), kind)
+    def tail(self, lines: Tensor, kind: TailKind) -> None:
+        """Do what is asked of the first rows of the inbox, as many as `lines` [B, WIDTH], where their records go."""
+        self._tail.run(self.batch.first(lines), kind)
 
     def parked_tail(self) -> None:
         """Do what is asked of the row in the lane that was fetched."""

@@ -50,6 +50,30 @@ class _Words(dict[int, Token | None]):
 _words = _Words({NOBODY: None})
 
 
+class Reader:
+    """Reads lines, of the same rows again and again. It keeps what their usual lines hold: each a word, and no flag."""
+
+    def __init__(self) -> None:
+        self._know(Rows())
+
+    def _know(self, rows: Rows) -> None:
+        self._rows, self._unflagged = rows, np.zeros(len(rows), dtype=np.int64)
+        self._usual = np.zeros((len(rows), TOP + 1))
+        self._usual[:, Field.ROW], self._usual[:, Field.EPOCH] = rows.numbers, rows.epochs
+        self._usual[:, Field.VALUE_0 :] = _NOTHING_MORE
+
+    def read(self, lines: Lines, step: int, rows: Rows) -> Records:
+        """What `unpack_lines` says of them."""
+        if rows is not self._rows:
+            self._know(rows)
+        begins, usual = lines[:, : TOP + 1].copy(), self._usual  # what has just come is in no cache: once is enough
+        ids = begins[:, Field.TOKEN].astype(np.int64)
+        usual[:, Field.STEP], usual[:, Field.TOKEN] = step, ids
+        if np.count_nonzero(begins != usual):
+            return unpack_lines(lines, step, rows)
+        return Records(rows, self._unflagged, ids, [_words[token_id] for token_id in ids.tolist()])
+
+
 def unpack_lines(lines: Lines, step: int, rows: Rows) -> Records:
     """Read lines that should be those of `rows` in `step`, in that order.
 

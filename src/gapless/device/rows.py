@@ -99,6 +99,7 @@ class RowStore:
             return self.kernels.adapters(self.all, rows)
         return torch.where(self.done(rows), 0, self.counts[rows, Count.ADAPTER])
 
+    @torch.inference_mode()
     def hand_over(self, rows: Tensor) -> None:
         """Poison the token cells a forward has read, so that one fed twice shows. Padding keeps its valid token."""
         self.counts[rows, Count.TOKEN] = torch.where(rows == PAD_ROW, 0, POISON)

@@ -93,6 +93,10 @@ class Runtime(Protocol):
         ...
 
 
+Own = Any
+"""A `torch.cuda.Event`, made by `CudaRuntime.event`. Each is used several times a step, so that is not looked at."""
+
+
 class CudaRuntime:
     """One engine's streams of one GPU. See `Runtime`."""
 
@@ -102,6 +106,7 @@ class CudaRuntime:
         self._triple = streams.take(device)
         self.compute, self._copy, self._upload = self._triple.compute, self._triple.copy, self._triple.upload
         self._pool: Any = None
+        self._inference = torch.inference_mode()  # entered each step, never within itself
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
@@ -129,37 +134,38 @@ class CudaRuntime:
         """See `Runtime`."""
         return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
 
-    def mark(self, event: Event) -> None:
+    def mark(self, event: Own) -> None:
         """See `Runtime`."""
-        self._own(event).record(self.compute)
+        event.record(self.compute)
 
-    def copy_out(self, source: Tensor, target: Tensor, after: Event, landed: Event, began: Event | None = None) -> None:
+    def copy_out(self, source: Tensor, target: Tensor, after: Own, landed: Own, began: Own = None) -> None:
         """See `Runtime`."""
-        self._copy.wait_event(self._own(after))
+        self._copy.wait_event(after)
         torch.cuda.set_stream(self._copy)
         try:
             if began is not None:
-                self._own(began).record(self._copy)
-            target.copy_(source, non_blocking=True)
-            self._own(landed).record(self._copy)
+                began.record(self._copy)
+            with self._inference:
+                target.copy_(source, non_blocking=True)
+            landed.record(self._copy)
         finally:
             torch.cuda.set_stream(self.compute)
 
-    def upload(self, source: Tensor, target: Tensor, arrived: Event, began: Event | None = None) -> None:
+    def upload(self, source: Tensor, target: Tensor, arrived: Own, began: Own = None) -> None:
         """See `Runtime`."""
         torch.cuda.set_stream(self._upload)
         try:
             if began is not None:
-                self._own(began).record(self._upload)
+                began.record(self._upload)
             target.copy_(source, non_blocking=True)
-            self._own(arrived).record(self._upload)
+            arrived.record(self._upload)
         finally:
             torch.cuda.set_stream(self.compute)
-        self.compute.wait_event(self._own(arrived))
+        self.compute.wait_event(arrived)
 
-    def seconds(self, earlier: Event, later: Event) -> float:
+    def seconds(self, earlier: Own, later: Own) -> float:
         """See `Runtime`."""
-        return float(self._own(earlier).elapsed_time(self._own(later))) / 1000.0
+        return float(earlier.elapsed_time(later)) / 1000.0
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See `Runtime`. All graphs share one memory pool: they run one after the other.
@@ -213,7 +219,3 @@ class CudaRuntime:
         for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):  # of older and of newer releases
             if torch.cuda.is_initialized() and hasattr(torch._C, name):  # type: ignore[no-untyped-call]
                 getattr(torch._C, name)()
-
-    def _own(self, event: Event) -> torch.cuda.Event:
-        assert isinstance(event, torch.cuda.Event)
-        return event

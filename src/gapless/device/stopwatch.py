@@ -44,6 +44,10 @@ class Marks:
     beside: list[tuple[Lane, Event, Event]] = field(default_factory=list)
 
 
+NOTHING = Marks()
+"""Of a step that never began; nobody adds to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Seconds on the watch's clock; for `paused` of them the step computed nothing."""
@@ -70,8 +74,10 @@ class Stopwatch:
         """The compute stream begins, or goes on, with the step here."""
         if self.detailed and not self._marks and time.perf_counter() - self._anchored > AGAIN:
             self._set_anchor()
-        begin = self._take()
-        self._marks.setdefault(step, Marks()).stretches.append(Stretch(name, begin))
+        marks, begin = self._marks.get(step), self._take()
+        if marks is None:
+            marks = self._marks[step] = Marks()
+        marks.stretches.append(Stretch(name, begin))
         self._runtime.mark(begin)
 
     def split(self, step: int) -> None:
@@ -97,7 +103,7 @@ class Stopwatch:
 
     def read(self, step: int) -> Times:
         """When a step that has landed began and ended; twice the last time known if it never ran to its end."""
-        marks, spare = self._marks.pop(step, Marks()), self._spare
+        marks, spare = self._marks.pop(step, NOTHING), self._spare
         anchor, last, started, ended, ran = self._anchor, None, None, self._at, 0.0
         for stretch in marks.stretches:
             spare.append(stretch.begin)

@@ -12,7 +12,7 @@ Rows choose with `torch.where`; only what no row of a batch can need is left out
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ from gapless.kernels.rows import Ends
 from gapless.records import POISON, Flags, Ints, RowStart, ValueHead
 
 
-@dataclass(frozen=True, slots=True)
-class TailKind:
+class TailKind(NamedTuple):
     """What some row of a batch may need. `full`: a temperature or logprobs; `spatial`: coordinates or sizes."""
 
     full: bool = False
@@ -42,8 +41,7 @@ class TailKind:
         return "+".join(parts) or "greedy"
 
 
-@dataclass(frozen=True, slots=True)
-class Feeds:
+class Feeds(NamedTuple):
     """What some row of a forward may need. `adapted`: it has an adapter; `spatial`: its token may carry a value."""
 
     adapted: bool = False
@@ -82,10 +80,11 @@ class Batch:
     masks: Tensor
     lines: Tensor
 
-    def first(self, count: int) -> Batch:
-        """The first `count` rows of it."""
-        parts = (self.rows, self.asked, self.logits, self.hidden, self.masks, self.lines)
-        return Batch(self.step, *(part[:count] for part in parts))
+    def first(self, lines: Tensor) -> Batch:
+        """As many of its first rows as there are `lines`, which they write."""
+        parts = (self.rows, self.asked, self.logits, self.hidden, self.masks)
+        rows, asked, logits, hidden, masks = (part[: len(lines)] for part in parts)
+        return Batch(self.step, rows, asked, logits, hidden, masks, lines)
 
 
 class Heads(Protocol):
