@@ -44,6 +44,7 @@ from gapless.engine.mailbox import ThreadMailbox
 from gapless.errors import InvalidAdapter
 from gapless.kernels.graphed import Graphed
 from gapless.models.base import RowAdapters
+from gapless.models.moondream.adapter_seen import inspect_adapter
 from gapless.models.moondream.adapters import ALIGNED, Layout, pack, read
 from gapless.models.moondream.config import MoondreamConfig, read_config
 from gapless.models.moondream.model import Moondream
@@ -250,6 +251,23 @@ def test_dense_and_expert_layers_keep_their_numbers_when_the_dense_ones_come_fir
     assert torch.equal(view[:, :2], tensors["moe.3.up_a"]) and not view[:, 2:].any()
 
 
+def test_a_layer_that_is_missing_is_named_in_either_numbering(tmp_path: Path) -> None:
+    """Counted by themselves, what is left of the layers of experts is not taken for dense ones."""
+    raw = micro_config(third=True)
+    raw["text"] |= {"n_layers": 4}
+    raw["text"]["moe"]["start_layer"] = 2
+    tensors = renumbered(finetune(raw, 3), 2)
+    without = {name: t for name, t in tensors.items() if not name.startswith("moe.1")}
+    with pytest.raises(InvalidAdapter, match=r"model: missing text\.blocks\.3\.mlp\.fc1\.A; missing .*\.fc1\.B;"):
+        packed(without, read_config(raw))
+    save_file(tensors | {"moe.1.up_b": torch.ones(6, 48, 3)}, tmp_path / "adapter.safetensors")
+    seen = inspect_adapter(tmp_path)
+    assert (seen.linears, seen.rank, seen.fits) == (8, 16, ())
+    assert seen.problems == (
+        "text.blocks.5.mlp.fc1.A [6, 2, 64] and text.blocks.5.mlp.fc1.B [6, 48, 3] have no rank in common",
+    )
+
+
 def spoilt(kind: str) -> tuple[Tensors, str]:
     tensors = finetune(micro_config(third=True), 1)
     fc1, fc2 = "text.blocks.1.mlp.fc1", "text.blocks.1.mlp.fc2"
@@ -275,7 +293,10 @@ def spoilt(kind: str) -> tuple[Tensors, str]:
             return {n: t for n, t in tensors.items() if n.startswith("dense")}, f"missing {fc1}.A"
         case "layers":
             more = {n.replace("moe.1", "moe.0"): t for n, t in tensors.items() if n.startswith("moe")}
-            return {**tensors, **more}, "has two tensors for text.blocks.0.mlp.fc2.A: dense.0.down_a and moe.0.down_a"
+            return {**tensors, **more}, "unexpected text.blocks.2.mlp.fc1.A"  # counted from the first, block 1
+        case "twice":
+            more = {n.replace("moe.1", "moe.0"): t for n, t in tensors.items() if n.startswith("moe")}
+            return {**tensors, **more, "text_lora.dense.0.up_a": torch.ones(2, 64)}, "Keep one of them"
         case "beyond":
             return {n.replace("moe.1", "moe.2"): t for n, t in tensors.items()}, "unexpected text.blocks.2.mlp.fc1.A"
         case "attention":
@@ -288,8 +309,8 @@ def spoilt(kind: str) -> tuple[Tensors, str]:
 
 
 KINDS = (
-    "experts", "flat", "halves", "inner", "ranks", "rank", "missing", "half", "layers", "beyond", "attention", "vision",
-    "infinite",
+    "experts", "flat", "halves", "inner", "ranks", "rank", "missing", "half", "layers", "twice", "beyond", "attention",
+    "vision", "infinite",
 )  # fmt: skip
 
 
@@ -303,13 +324,16 @@ def test_an_adapter_that_does_not_fit_the_experts_is_refused_by_name(kind: str) 
 
 @pytest.mark.parametrize(("slots", "own", "named"), [(3, 2, 4), (4, 3, 6), (1, 1, 2)])
 def test_a_rank_is_that_of_all_experts_of_a_token(slots: int, own: int, named: int) -> None:
-    """Two experts a token: of rank 2 each they are rank 4, and slots must be made for it."""
+    """Two experts a token: of rank 2 each they are rank 4, and slots must be made for it; dense layers have rank 1."""
     tensors = finetune(micro_config(third=True), 1, own=own)
+    for name in [name for name in tensors if name.startswith("dense")]:
+        tensors[name] = tensors[name][:1] if name.endswith("_a") else tensors[name][:, :1]
     with pytest.raises(
         InvalidAdapter, match=f"rank {named}, .* slots were made for {slots}; .*max_adapter_rank={named}"
     ):
         packed(tensors, MICRO, slots)
     packed(tensors, MICRO, named)
+    assert packed(tensors, MICRO)[Layout.of(MICRO.text, RANK).rank_at] == named
 
 
 def test_how_large_the_slots_of_the_published_size_are() -> None:

@@ -65,8 +65,9 @@ def read(path: Path, config: MoondreamConfig) -> dict[str, Pair]:
 
 
 def names_in(names: Iterable[str], config: TextConfig) -> dict[str, str]:
-    """Those of a file by their canonical ones. Layers of experts are counted from 0 or from the first block, whichever
-    their numbers fit. Raises `ValueError` with what is wrong, for an adapter of the other generation too."""
+    """Those of a file by their canonical ones. A layer of experts has its block's number; if one has a number that only
+    a dense block has, they are counted by themselves. Raises `ValueError` with what is wrong, for an adapter of the
+    other generation too."""
     matches = {name: _FINETUNE.fullmatch(name) for name in names}
     numbers = {int(match[2]) for match in matches.values() if match and match[1] == "moe"}
     experts = [i for i in range(config.n_layers) if config.experts(i) is not None]
@@ -75,7 +76,7 @@ def names_in(names: Iterable[str], config: TextConfig) -> dict[str, str]:
             "was made for a model with experts (Moondream 3), and this model has none. Use one that was trained for "
             "this model."
         )
-    first = experts[0] if experts and numbers == {i - experts[0] for i in experts} else 0
+    first = experts[0] if numbers and min(numbers) < experts[0] else 0
     found: dict[str, str] = {}
     for name, match in matches.items():
         if match is None:
