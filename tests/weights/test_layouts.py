@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from tests.fakes.micro import micro_config, micro_tensors
 from tests.weights.layout_writers import (
     SECOND,
     THIRD,
@@ -99,7 +101,9 @@ def test_fp8_experts_mean_what_they_say(file: str, tmp_path: Path) -> None:
 
 def test_fp8_experts_are_kept_with_their_scales(tmp_path: Path) -> None:
     made, _ = fp8(plain(THIRD))
-    found = read(write(tmp_path, made, config_of(THIRD)), THIRD, torch.bfloat16)
+    file = write(tmp_path, made, config_of(THIRD)) / "model.safetensors"
+    found = read(tmp_path, THIRD, torch.bfloat16)
+    file.write_bytes(b"\0" * file.stat().st_size)  # they are no views of it
     experts = sorted(name for name, t in found.items() if t.dtype is torch.float8_e4m3fn)
     assert experts == [f"text.blocks.{i}.mlp.{fc}.weight" for i in (2, 3) for fc in ("fc1", "fc2")]
     for name in experts:
@@ -131,13 +135,25 @@ def test_a_scale_that_is_not_finite_is_named(value: float, tmp_path: Path) -> No
     with pytest.raises(InvalidCheckpoint, match=rf"{scale} has values that are not finite"):
         read(folder, THIRD)
     weight = "text_model.transformer.h.3.mlp.output_experts.weight"
-    folder = write(tmp_path / "values", spoil(fp8(plain(THIRD))[0], weight, math.nan), config_of(THIRD))
+    made = spoil(fp8(plain(THIRD))[0], weight, math.nan)
+    made[weight].view(torch.uint8).view(-1)[-1] = 0x7F if math.isnan(value) else 0xFF  # it has two
+    folder = write(tmp_path / "values", made, config_of(THIRD))
     with pytest.raises(InvalidCheckpoint, match=r"blocks\.3\.mlp\.fc2\.weight has FP8 values that are no numbers"):
         read(folder, THIRD)
     scale = "text.blocks.1.mlp.fc2.weight.scale"
     folder = write(tmp_path / "int4", spoil(int4(plain(SECOND))[0], scale, value), config_of(SECOND))
     with pytest.raises(InvalidCheckpoint, match=rf"{scale} has values that are not finite"):
         read(folder, SECOND)
+
+
+@pytest.mark.parametrize("part", ["coord_decoder.fc2.bias", "size_decoder.fc1.weight", "ln.weight"])
+def test_a_nan_in_what_places_are_read_with_is_named(part: str, tmp_path: Path) -> None:
+    """The largest of scores that are no numbers would be bin 0: a place in the corner, and no error."""
+    raw = micro_config(third=part == "ln.weight")
+    tensors = spoil(micro_tensors(raw), f"region.{part}", math.nan)
+    save_file(prefixed(tensors), tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=rf"model\.region\.{part} has values that are not finite"):
+        read_weights((tmp_path / "model.safetensors",), read_config(raw), torch.bfloat16, CPU)
 
 
 def test_what_does_not_fit_is_named_as_the_file_has_it(tmp_path: Path) -> None:

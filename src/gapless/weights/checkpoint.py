@@ -42,7 +42,7 @@ def read_tensors(
     faults = [*stored.twice, *(f"missing {name}" for name in missing), *check_parts(stored.headers, parts)]
     if faults:
         raise InvalidCheckpoint(report(stored.files, faults))
-    spoilt = [name for name, part in parts.items() if part.finite and not stored.read(name).float().isfinite().all()]
+    spoilt = [name for name, part in parts.items() if part.finite and not _finite(stored.read(name))]
     if spoilt:
         more = f" and {len(spoilt) - 1} more have" if len(spoilt) > 1 else " has"
         where = stored.headers[spoilt[0]].path
@@ -72,6 +72,11 @@ def report(files: Sequence[Path], faults: Sequence[str]) -> str:
         f"{where} does not fit its config.json: {'; '.join(faults[:LISTED])}{more}. "
         "Take both from the same model and revision."
     )
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all values are, by the least and the largest: in one pass over the map, without a copy of it."""
+    return all(bool(end.isfinite()) for end in tensor.aminmax())
 
 
 def has_nan(tensor: Tensor) -> bool:

@@ -25,7 +25,7 @@ Read = Callable[[str], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a recipe needs from the file. `finite`: a NaN or infinity in it would spoil all it scales."""
+    """What a recipe needs from the file. `finite`: a NaN or infinity in it would show late, or not at all."""
 
     shape: Shape
     dtypes: tuple[str, ...] = FLOATS
@@ -46,14 +46,15 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """As it is in the file."""
+    """As it is in the file; `finite` as in `Part`."""
 
     name: str
     shape: Shape
+    finite: bool = False
 
     def parts(self) -> Mapping[str, Part]:
         """See `Recipe`."""
-        return {self.name: Part(self.shape)}
+        return {self.name: Part(self.shape, finite=self.finite)}
 
     def make(self, read: Read, dtype: torch.dtype, device: torch.device) -> Tensor:
         """See `Recipe`."""

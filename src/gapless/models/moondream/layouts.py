@@ -18,6 +18,9 @@ from gapless.weights.stored import FP8, Header
 EXPERTS = 3
 """Dimensions of a weight of experts, which alone may be FP8."""
 _SIGN = "text_model.transformer."
+_PLACES = "region."
+"""What places are read with. The largest of scores that are no numbers is bin 0, a place like any other: nothing later
+would notice that they are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def _direct(name: str, shape: tuple[int, ...], found: Mapping[str, str], dtype: 
     """A tensor that the files have as the model wants it, unless it is FP8 with scales beside it."""
     scale = name.removesuffix(".weight") + ".scale"
     if dtype != FP8 or (scale not in found and len(shape) != EXPERTS):
-        return {name: Plain(found[name], shape)}
+        return {name: Plain(found[name], shape, finite=name.startswith(_PLACES))}
     beside = found.get(scale, _scale_beside(found[name], scale))
     return {name: Kept(found[name], Part(shape, (FP8,))), scale: Kept(beside, scale_part(shape))}
 
