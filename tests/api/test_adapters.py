@@ -170,6 +170,7 @@ def test_what_load_refuses():
         ({"../x": MOON}, "adapter must be a name"),
         ({"moon": 7}, "path must be a folder or file"),
         ({"moon": "/nowhere"}, "does not exist"),
+        ({"moon": "long" * 100}, "cannot be looked at"),
         ({"moon": "glint/mon"}, "no adapter 'glint/mon': with glint comes glint/moon"),
         ("moon", "must be a dict"),
     ):

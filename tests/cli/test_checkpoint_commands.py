@@ -128,8 +128,10 @@ def test_inspect_of_what_cannot_be_read(
     ("line", "words"),
     [
         (["inspect", "nowhere"], "neither a bundled model nor a folder"),
+        (["inspect", "/far/" + "away" * 100], "neither a bundled model nor a folder"),
         (["inspect", "owner/name@v1"], "run `gapless pull owner/name@v1` first"),
         (["pull", "owner"], "is no hub id"),
+        (["pull", "moondream2@2025-04-14"], "Do you mean 'vikhyatk/moondream2'?"),
         (["pull", "owner/name@"], "names no revision behind its @"),
     ],
 )
@@ -175,6 +177,7 @@ def test_inspect_of_an_unknown_revision_says_no_none(tmp_path: Path, capsys: pyt
 
 @pytest.mark.parametrize(
     ("said", "meant"), [("moondream2", "vikhyatk/moondream2"), ("moondream3-prevew", "moondream/moondream3-preview"),
+                        ("moondream3", "moondream/moondream3-preview"),
                         ("glimt", "glint"), ("./moondream2", "vikhyatk/moondream2")],
 )  # fmt: skip
 def test_a_name_that_is_nearly_one_is_answered_with_it(

@@ -187,6 +187,7 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         ("cut.safetensors", "not a complete safetensors file"),
         ("empty", "holds none of adapter.safetensors"),
         ("nothing", "does not exist"),
+        ("long" * 100, "cannot be looked at .File name too long.; give a folder or file"),
         ("evil.pt", "none of it was run"),
     ):
         with pytest.raises(InvalidAdapter, match=said) as told:

@@ -148,11 +148,23 @@ def test_every_missing_file_is_named(tmp_path: Path) -> None:
     assert "config.json," not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/etc/passwd", "sub/model.safetensors", "model.bin"])
+@pytest.mark.parametrize(
+    "name",
+    ["../elsewhere.safetensors", "/etc/passwd", "sub/model.safetensors", "model.bin", f"{'a' * 300}.safetensors"],
+)
 def test_an_index_cannot_reach_out_of_its_folder(tmp_path: Path, name: str) -> None:
     model_folder(tmp_path, "config.json", "tokenizer.json")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(InvalidCheckpoint, match="outside its folder"):
+        find_files(tmp_path)
+
+
+def test_a_shard_that_no_file_system_could_hold_is_missing(tmp_path: Path) -> None:
+    """Its name has fewer characters than the longest, and more bytes."""
+    name = f"{'ä' * 200}.safetensors"
+    model_folder(tmp_path, "config.json", "tokenizer.json")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(ModelNotFound, match=f"lacks {name}"):
         find_files(tmp_path)
 
 

@@ -134,7 +134,7 @@ def adapter_path(path: object) -> str:
         raise InvalidRequest(f"an adapter's path must be a folder or file; got {shown(path)}", param="adapters")
     given = Path(path)
     owner, _, own = str(path).partition("/")
-    if not given.exists():
+    if not _there(given):
         from gapless.weights.hub import ASSETS, BUNDLED
 
         folder = ASSETS / owner / "adapters"
@@ -149,6 +149,14 @@ def adapter_path(path: object) -> str:
                 param="adapters",
             )
     return str(given.absolute())
+
+
+def _there(path: Path) -> bool:
+    """Whether it exists; so it is said of one that cannot be looked at: whoever reads it says why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def _read(path: str, config: MoondreamConfig) -> dict[str, Pair]:

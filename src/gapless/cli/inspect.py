@@ -63,15 +63,15 @@ def _adapter_at(text: str) -> Path | None:
     """Where an adapter lies, if a text names one: a bundled one, a file of tensors, or a folder that is no model's."""
     from gapless.api.shelf import adapter_path
     from gapless.weights.adapters import FILES
-    from gapless.weights.folder import CONFIG, WEIGHTS
+    from gapless.weights.folder import CONFIG, WEIGHTS, is_file
     from gapless.weights.stored import PICKLED
 
     if not text or "\0" in text:
         return None
     path = Path(adapter_path(text))
-    if path.is_file():
+    if is_file(path):
         return path if path.suffix in (Path(WEIGHTS).suffix, *PICKLED) else None
-    holds = any((path / name).is_file() for name in FILES)
+    holds = any(is_file(path / name) for name in FILES)
     return path if holds and not (path / CONFIG).exists() and not (path / WEIGHTS).exists() else None
 
 
@@ -101,8 +101,9 @@ def _tokenizer_problems(found: Inspected) -> list[str]:
     """What loading would say of the tokenizer; that there is none is told already."""
     from gapless.models.moondream.templates import Templates
     from gapless.skills.own_tokenizer import open_tokenizer
+    from gapless.weights.folder import is_file
 
-    if found.config is None or not found.tokenizer.is_file():
+    if found.config is None or not is_file(found.tokenizer):
         return []
     try:
         open_tokenizer(Templates.of(found.config), found.tokenizer)

@@ -33,13 +33,15 @@ def pull(name: NameArgument, json: ReportJsonOption = False) -> int:
     """Download a model, or bring it up to date. Goes on with what an earlier try left; needs no network later."""
     from gapless.weights.catalogue import CATALOGUE
     from gapless.weights.folder import find_files
-    from gapless.weights.hub import BUNDLED, fetch, is_hub_id, split_name
+    from gapless.weights.hub import BUNDLED, fetch, is_hub_id, similar, split_name
 
     repository, revision = split_name(name)
     if repository in BUNDLED:
         raise InvalidRequest(f"{repository} is bundled with gapless and needs no download; use it by its name")
     if not is_hub_id(repository):
-        raise InvalidRequest(f"{shown(name)} is no hub id like 'owner/name' or 'owner/name@revision'", param="name")
+        raise InvalidRequest(
+            f"{shown(name)} is no hub id like 'owner/name' or 'owner/name@revision'.{similar(repository)}", param="name"
+        )
     _bars(sys.stderr.isatty())
     located = fetch(repository, revision)
     files = find_files(located.folder, located.tokenizer)

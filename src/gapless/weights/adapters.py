@@ -104,14 +104,17 @@ def rank_of(pairs: Mapping[str, Pair], branches: Mapping[str, Branch]) -> int:
 
 def adapter_file(path: Path) -> Path:
     """The file of an adapter that is a folder or a file. Raises `InvalidAdapter`."""
-    if path.is_file():
-        return path
-    known = [path / name for name in FILES if (path / name).is_file()]
+    remedy = "give a folder or file with its weights"
+    try:
+        known = [at for at in (path, *(path / name for name in FILES)) if at.is_file()]
+        there = "is neither a folder nor a file" if path.exists() else "does not exist"
+        what = f"holds none of {', '.join(FILES)}" if path.is_dir() else there
+    except OSError as error:  # longer than any path, or behind a locked folder
+        said = f"the adapter {shown(str(path))} cannot be looked at ({error.strerror}); {remedy}"
+        raise InvalidAdapter(said, param="adapter") from error
     if known:
         return known[0]
-    there = "is neither a folder nor a file" if path.exists() else "does not exist"
-    what = f"holds none of {', '.join(FILES)}" if path.is_dir() else there
-    raise InvalidAdapter(f"the adapter {path} {what}; give a folder or file with its weights", param="adapter")
+    raise InvalidAdapter(f"the adapter {path} {what}; {remedy}", param="adapter")
 
 
 def faults_of(found: Mapping[str, Header], branches: Mapping[str, Branch]) -> list[str]:

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gapless.errors import InvalidCheckpoint, ModelNotFound
+from gapless.errors import InvalidCheckpoint, ModelNotFound, shown
 from gapless.weights.stored import PICKLED
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+LONGEST = 255
+"""Characters of a file's name."""
 
 PATTERNS: Sequence[str] = (CONFIG, TOKENIZER, "*.safetensors", INDEX, "LICENSE*")
 """What a download has to bring; nothing else is ever read, so nothing else is fetched (no pickles, no code)."""
@@ -37,7 +40,7 @@ def find_files(folder: Path, tokenizer: Path | None = None) -> ModelFolder:
     that is missing.
     """
     files = ModelFolder(folder, folder / CONFIG, tokenizer or folder / TOKENIZER, find_weights(folder))
-    missing = [path.name for path in (files.config, files.tokenizer, *files.weights) if not path.is_file()]
+    missing = [path.name for path in (files.config, files.tokenizer, *files.weights) if not is_file(path)]
     if missing:
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         raise ModelNotFound(f"{folder} lacks {names}. {remedy(missing)}")
@@ -48,7 +51,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
     """The files of a folder that hold its weights; some may not be there. Raises `InvalidCheckpoint` where several
     could be meant."""
     index = folder / INDEX
-    if index.is_file():
+    if is_file(index):
         return _shards(index)
     single = folder / WEIGHTS
     pickled = [path for ending in PICKLED for path in sorted(folder.glob(f"*{ending}"))]
@@ -61,6 +64,14 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
             "there and take the others away."
         )
     return (pickled[0],)
+
+
+def is_file(path: Path) -> bool:
+    """Whether one is there that can be asked for: not if its name is longer than any, or its folder is locked."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -92,10 +103,12 @@ def _shards(index: Path) -> tuple[Path, ...]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise InvalidCheckpoint(f"{index} has no weight_map. Download the model again.")
     names = sorted({str(name) for name in weight_map.values()})
-    strange = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
+    strange = [
+        name for name in names if Path(name).name != name or not name.endswith(".safetensors") or len(name) > LONGEST
+    ]
     if strange:
         raise InvalidCheckpoint(
-            f"{index} names files outside its folder, or no safetensors: {', '.join(strange[:4])}. "
+            f"{index} names files outside its folder, or no safetensors: {', '.join(map(shown, strange[:4]))}. "
             "Download the model again."
         )
     return tuple(index.parent / name for name in names)

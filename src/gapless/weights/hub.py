@@ -25,6 +25,9 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = ("glint",)
 """Models that come with the package."""
 
+BEGUN = 5
+"""Letters from which on the beginning of a name may mean it."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -61,16 +64,18 @@ def locate(name: str | Path, revision: str | None = None) -> Located:
         return cached(text, asked) or fetch(text, asked)
     what = "a file, not a folder" if exists else "neither a bundled model nor a folder"
     raise ModelNotFound(
-        f"{shown(str(name))} is {what}.{_similar(text)} Give {' or '.join(map(repr, BUNDLED))}, the path of a model "
+        f"{shown(str(name))} is {what}.{similar(text)} Give {' or '.join(map(repr, BUNDLED))}, the path of a model "
         "folder, or a hub id like 'owner/name' or 'owner/name@revision'.",
         param="model",
     )
 
 
-def _similar(text: str) -> str:
-    """What may have been meant: a published name, or the end of one."""
+def similar(text: str) -> str:
+    """What may have been meant: a published name, or the end of one, whole or its beginning."""
     ends = {full.rpartition("/")[2]: full for full in (*BUNDLED, *CATALOGUE)}
-    near = get_close_matches(text.rpartition("/")[2][:80].lower(), ends, n=1, cutoff=0.75)
+    said = text.rpartition("/")[2][:80].lower()
+    begun = [end for end in ends if len(said) >= BEGUN and end.lower().startswith(said)]
+    near = begun or get_close_matches(said, ends, n=1, cutoff=0.75)
     return f" Do you mean {ends[near[0]]!r}?" if near else ""
 
 

@@ -18,7 +18,7 @@ from gapless.models.moondream.names import layout_of
 from gapless.models.moondream.weights_map import tensor_shapes
 from gapless.weights.checkpoint import check_parts
 from gapless.weights.facts import Facts, facts
-from gapless.weights.folder import CONFIG, TOKENIZER, ModelFolder, find_weights, remedy
+from gapless.weights.folder import CONFIG, TOKENIZER, ModelFolder, find_weights, is_file, remedy
 from gapless.weights.hub import Located
 from gapless.weights.recipes import Kept
 from gapless.weights.stored import Header, look_into
@@ -42,11 +42,11 @@ def inspect(located: Located) -> Inspected:
     """Look at it. Raises `ModelNotFound` without a config or weights, `InvalidCheckpoint` for files that are none."""
     folder = located.folder
     files = ModelFolder(folder, folder / CONFIG, located.tokenizer or folder / TOKENIZER, find_weights(folder))
-    missing = [path.name for path in (files.config, *files.weights) if not path.is_file()]
+    missing = [path.name for path in (files.config, *files.weights) if not is_file(path)]
     if missing:
         raise ModelNotFound(f"{folder} lacks {', '.join(missing[:8])}; nothing of it can be told.", param="folder")
     headers, twice = look_into(files.weights)
-    problems = list(twice) if files.tokenizer.is_file() else [*twice, f"missing {TOKENIZER}. {remedy([TOKENIZER])}"]
+    problems = list(twice) if is_file(files.tokenizer) else [*twice, f"missing {TOKENIZER}. {remedy([TOKENIZER])}"]
     try:
         config = identify(files, located.behaves)
     except GaplessError as error:
