@@ -3,7 +3,7 @@
 In: a file of `torch.save` in its zip form. Out: its tensors, mapped, and their headers. A pickle can name any function
 to be called; torch's restricted unpickler refuses all but the few that build tensors, so nothing of the file runs.
 Nothing is allocated beyond what the file has: it is looked at before torch sees it, and a tensor that claims more bytes
-than lie there is refused. What torch's own errors advise is never passed on. This is the only place that unpickles a file.
+than lie there is refused. What torch's own errors advise is never passed on. No other place unpickles a file.
 """
 
 from __future__ import annotations
