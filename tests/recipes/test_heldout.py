@@ -29,9 +29,10 @@ def test_every_floor_is_met_in_the_committed_evaluation(committed):
 
 
 @pytest.mark.slow
-def test_a_slice_of_fresh_scenes_keeps_the_floors():
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+def test_a_slice_of_fresh_scenes_keeps_the_floors(kv_dtype):
     """Through the API. A share may fall short by what 24 scenes cannot tell (its 95 % interval), a mean by 0.08."""
-    plan = evaluate.Plan(evaluate.BUNDLED, SCENES, SEED, "cpu", 1)
+    plan = evaluate.Plan(evaluate.BUNDLED, SCENES, SEED, "cpu", 1, kv_dtype)
     with evaluate.open_model(plan) as vlm:
         marks = [m for some in evaluate.sit(vlm, plan, range(SCENES)) for m in some]
     untimed = {"value": 0.0, "n": 0}  # a clock decides nothing here; the committed report has it
