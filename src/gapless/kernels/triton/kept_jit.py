@@ -1,9 +1,9 @@
 """Keys and values as a cache keeps them, in kernels: in the model's dtype, or in FP8 as bytes with a scale a head.
 
 What `kernels.kept` says, to the bit, on every GPU of compute capability 8: rounding to FP8 is a dozen operations on
-integers, and only a step's own tokens are rounded; all that a row sees is widened, four numbers in seven instructions and
-a conversion from float16 each. FP8 bytes are s eeee mmm. Put where float16 has its sign, exponent and mantissa, they are
-the number times 2^-8, which `unit` takes back with the scale, once a head. NaN would come out as 480.
+integers, and only a step's own tokens are rounded; all that a row sees is widened, four numbers in seven instructions
+and a conversion from float16 each. FP8 bytes are s eeee mmm. Put where float16 has its sign, exponent and mantissa,
+they are the number times 2^-8, which `unit` takes back with the scale, once a head. NaN would come out as 480.
 
 `scales` float32 [2, H] is None for a cache in the model's dtype; then nothing here adds an instruction.
 """
