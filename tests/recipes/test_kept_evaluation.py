@@ -9,6 +9,7 @@ import pytest
 from recipes.glint import evaluate, twice
 
 KEPT = Path(evaluate.__file__).parent / "kept.json"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_as_many_answers_are_right_as_without():
@@ -18,6 +19,8 @@ def test_as_many_answers_are_right_as_without():
     alone = found["right_with_fp8_alone"] - found["right_with_auto_alone"]
     assert found["apart"] == pytest.approx(alone / found["requests"], abs=1e-5)
     assert found["apart"] == pytest.approx(found["right"]["fp8"] - found["right"]["auto"], abs=2e-5)
+    told = f"{found['requests']:,} questions, {found['right']['auto']:.2%} were"
+    assert told.replace("%", " %") in " ".join((ROOT / "docs" / "memory.md").read_text().split())
     assert 0.8 < found["same_answers"] / found["requests"] < 1
 
 
