@@ -146,6 +146,9 @@ def spoilt(kind):
     match kind:
         case "prefix":
             return {f"base.{name}": t for name, t in tensors.items()}, ["missing text.blocks.0", "unexpected base."]
+        case "peft":
+            made = {f"base_model.model.{name[:-2]}.lora_{name[-1]}.weight": t for name, t in tensors.items()}
+            return made, ["has the names of PEFT (base_model.model.text.blocks.", "B multiplied by alpha / rank"]
         case "half":
             return {n: t for n, t in tensors.items() if "blocks.1" not in n}, ["missing text.blocks.1.attn.proj.A"]
         case "extra":
@@ -164,7 +167,7 @@ def spoilt(kind):
     return {**tensors, f"{first}.A": torch.full((4, 64), np.nan)}, [f"{first}.A has values that are not finite"]
 
 
-KINDS = ("prefix", "half", "extra", "shape", "ranks", "rank", "dtype", "flat", "nan")
+KINDS = ("prefix", "peft", "half", "extra", "shape", "ranks", "rank", "dtype", "flat", "nan")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,6 +32,8 @@ ALIGNED = 64
 """Elements; at least 64 bytes in any dtype."""
 _DENSE = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
 _PARAMETRIZED = ".parametrizations.weight.0"
+_PEFT = ".lora_A."
+"""In the names of every adapter that the library PEFT saves."""
 _FINETUNE = re.compile(r"(?:text_lora\.)?(dense|moe)\.(\d+)\.(up|down)_([ab])")
 
 Shape = tuple[int, ...]
@@ -96,6 +98,12 @@ def _check_kind(found: Mapping[str, str], config: TextConfig) -> None:
         raise ValueError(
             "holds a model's weights and is no adapter. Give it as the model, and as adapter a folder or file with "
             "matrices A and B of its linears."
+        )
+    foreign = next((name for name in found if _PEFT in name), None)
+    if foreign:
+        raise ValueError(
+            f"has the names of PEFT ({foreign}), whose scale is not in the numbers yet. Save its matrices under names "
+            "like text.blocks.0.attn.qkv.A and text.blocks.0.attn.qkv.B, each B multiplied by alpha / rank."
         )
     attention = [f"text.blocks.{i}.attn.qkv.A" for i in range(config.n_layers)]
     if config.tau != "none" and config.n_layers and all(name in found for name in attention):
