@@ -61,6 +61,7 @@ def test_a_hundred_relaunches_with_adapters_are_the_same_bits(rows):
     adapters = draw_adapters(scene, 1, [16] * 8, mixed(rows, 8), 16)
     fused = opened(scene)
     with torch.inference_mode():
+        fused._adapters.ready.fill_(999)  # as a step leaves it that broke off
         first = run(fused, scene, adapters)[0].clone()
         assert torch.isfinite(first).all()
         for _ in range(100):

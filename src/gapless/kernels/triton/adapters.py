@@ -28,28 +28,23 @@ MOST = MOST_ROWS * MOST_RANK // SIDE
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Programs of `up` that go ahead of the others, how many columns of A each takes at once, and in how many slices:
-    a warp takes one."""
+    """Programs of `up` that go ahead of the others, and how many columns of A each takes at once."""
 
     programs: int
     columns: int
-    slices: int
 
     def shares(self, dim: int) -> int:
         """In how many parts a normed input is read."""
         return dim // _power(dim, self.columns)
 
-    def constants(self, dim: int) -> dict[str, int]:
-        """As `up` is told; a slice has 16 columns or more."""
-        slices = min(self.slices, _power(dim, self.columns) // SIDE)
-        return {"LEAD": self.programs, "SHARES": self.shares(dim), "SLICES": slices}
 
-
-SHARED, ALONE = Ahead(96, 256, 4), Ahead(20, 1024, 8)
+SHARED, ALONE, FULL = Ahead(40, 128), Ahead(20, 256), Ahead(20, 128)
 """Where several programs of four warps share a multiprocessor; and where one of eight has it alone, so that few find
-room beside the others."""
-SCAN_LEAD, CHUNKS = 128, 16
-"""The same of `scan`: programs ahead, and in how many parts what gelu says is read."""
+room beside the others; the last holds fewer columns of more rows."""
+FEW_ROWS = 16
+BRIEF, LONG = (132, 16), (64, 8)
+"""The same of `scan`: programs ahead, and in how many parts what gelu says is read. Up to so many rows `scan` is soon
+over, and as many go ahead as an H200 has multiprocessors; fewer are less in the way of those that attend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +71,8 @@ class Room:
             items=room(4, MOST),
             count=room(1),
             narrow=room(4, MOST_ROWS, MOST_RANK, dtype=dtype),
-            parts=room(max(CHUNKS, 3 * SHARED.shares(dim)), MOST_ROWS, MOST_RANK, dtype=torch.float32),
-            ready=room(1),
+            parts=room(max(BRIEF[1], 3 * SHARED.shares(dim)), MOST_ROWS, MOST_RANK, dtype=torch.float32),
+            ready=room(4),
             arrived=room(3 * MOST),
         )
 
@@ -120,14 +115,19 @@ class Extras:
         begins = [branch.a for branch in (at.qkv, at.proj, at.fc1, at.fc2)]
         begins += [branch.b for branch in (at.qkv, at.proj, at.fc1, at.fc2)]
         lora = (room.planned(adapters), (norm.weight, norm.bias, *begins))
-        same, ahead = {"RANK": bank.rank, "MOST": MOST}, SHARED if rows <= 32 else ALONE
-        warm = not triton.knobs.runtime.interpret  # which has no assembly
-        chunks = _power(dims.inner // 16, CHUNKS)
-        deep = {"CHUNKS": chunks, "BM": rows, "DEEP": _power(dims.inner // chunks, 32), "WARM": warm}
+        rank = 1 << (bank.rank - 1).bit_length()
+        same = {"RANK": bank.rank, "MOST": MOST}
+        together = {"TOGETHER": 8 if rows > 1 else -(-rank // SIDE)}  # a row's own are all there are
+        ahead = SHARED if rows <= 32 else ALONE if rows <= 64 else FULL
+        awaited = 1 if triton.knobs.runtime.interpret else 2  # which has no assembly
+        wide = {"LEAD": ahead.programs, "SHARES": ahead.shares(dims.dim), "AWAITED": awaited}
+        lead, chunks = BRIEF if rows <= FEW_ROWS else LONG
+        chunks = _power(dims.inner // 16, chunks)
+        deep = {"CHUNKS": chunks, "BM": rows, "DEEP": _power(dims.inner // chunks, 32)}
         return cls(
-            up=Extra(ahead.programs, lora, {**ahead.constants(dims.dim), "WARM": warm, **same}),
-            scan=Extra(SCAN_LEAD, lora, {"LEAD": SCAN_LEAD, **deep, **same}),
-            down=Extra(0, lora, same),
+            up=Extra(ahead.programs, lora, {**wide, "RANK_UP": rank, **together, **same}),
+            scan=Extra(lead, lora, {"LEAD": lead, **deep, **same}),
+            down=Extra(0, lora, {**together, **same}),
         )
 
 

@@ -21,6 +21,7 @@ from gapless.kernels.stacks import FP8
 from gapless.kernels.triton import step_jit
 from gapless.kernels.triton.adapters import Extra, Extras, Room
 from gapless.kernels.triton.choices import (
+    LATE,
     MOST_ROWS,
     MOST_SCANS,
     Choice,
@@ -106,8 +107,10 @@ class TritonStep:
     ) -> Tensor:
         """See `FusedStep.forward`."""
         rows, tables = x.shape[0], tables.contiguous()
-        chosen, bm = self._chosen(rows), padded(rows)
-        hidden = x.new_empty(bm, self.dims.dim)
+        chosen = self._chosen(rows)
+        if adapters is not None and self._gpu.dependent and rows > 1:
+            chosen = replace(chosen, pdl=LATE)  # programs that go ahead ask for A meanwhile
+        hidden = x.new_empty(padded(rows), self.dims.dim)
         extras, each = self._extras(adapters), [None] * len(keys) if scales is None else scales
         layers = zip(self._packed.layers, as_stored(keys), as_stored(values), each, extras, strict=True)
         self._enter(x.contiguous(), hidden, chosen, chosen.down.bn)

@@ -105,26 +105,11 @@ def summed(x, w, weights, inputs, first_row, first_column, K: tl.constexpr, LENG
 
 
 @triton.jit
-def behind(x, w, first_row, first_column, rows, K: tl.constexpr, LENGTH: tl.constexpr, BM: tl.constexpr,
-           BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
-           AHEAD: tl.constexpr):
-    """Wait for the kernel before, multiply as `product` does, and let the next kernel start if it has not yet."""
-    if MODE == 2:
-        weights, inputs = begun(x, w, first_row, first_column, K, LENGTH, BN, BK, PDL, AHEAD)
-        total = summed(x, w, weights, inputs, first_row, first_column, K, LENGTH, BN, BK, STAGES)
-    else:
-        follow(w, first_row, first_column, K, BN, AHEAD, PDL)
-        total = product(x, w, first_row, first_column, rows, K, LENGTH, BM, BN, BK, STAGES, MODE)
-    if PDL == 2:
-        gdc_launch_dependents()
-    return total
-
-
-@triton.jit
 def normed(x, w, stats, first, rows, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr,
            BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
            AHEAD: tl.constexpr):
-    """`behind` over all D columns, and `normalised`: a single row's while its weights are still on their way."""
+    """Wait for the kernel before, multiply as `product` does over all D columns, let the next kernel start if it has
+    not yet; and `normalised`, a single row's while its weights are still on their way."""
     if MODE == 2:
         weights, inputs = begun(x, w, first, 0, D, D, BN, BK, PDL, AHEAD)
         mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
@@ -132,8 +117,12 @@ def normed(x, w, stats, first, rows, D: tl.constexpr, TILES: tl.constexpr, TILES
         if PDL == 2:
             gdc_launch_dependents()
     else:
-        total = behind(x, w, first, 0, rows, D, D, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
-        mean, scale = normalised(stats, rows, D, TILES, TILES_UP, BM)
+        follow(w, first, 0, D, BN, AHEAD, PDL)
+        means, squares = of_parts(stats, rows, TILES, TILES_UP, BM)  # on their way meanwhile
+        total = product(x, w, first, 0, rows, D, D, BM, BN, BK, STAGES, MODE)
+        if PDL == 2:
+            gdc_launch_dependents()
+        mean, scale = of_whole(means, squares, rows, D, TILES, TILES_UP, BM)
     return total, mean, scale
 
 
@@ -144,16 +133,32 @@ def gelu_tanh(x):
 
 
 @triton.jit
-def normalised(stats, rows, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr):
-    """Mean and 1 / deviation of rows [BM] of D numbers, from those of their TILES equal parts, in a fixed order.
+def of_parts(stats, rows, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr):
+    """Of rows [BM] the means of TILES equal parts [TILES_UP, BM], and the sums of squared distances from them.
 
-    `stats` float32 [2, TILES, BM]: means, and sums of squared distances from them (Chan, Golub, LeVeque 1979).
+    `stats` float32 [2, TILES, BM]: both of these.
     """
     t, m = tl.arange(0, TILES_UP), tl.arange(0, BM)
     there = (t < TILES)[:, None] & (m < rows)[None, :]
     means = tl.load(stats + t[:, None] * BM + m[None, :], mask=there, other=0.0, cache_modifier=".cg")
     squares = tl.load(stats + (TILES + t[:, None]) * BM + m[None, :], mask=there, other=0.0, cache_modifier=".cg")
+    return means, squares
+
+
+@triton.jit
+def of_whole(means, squares, rows, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr):
+    """Mean and 1 / deviation of rows [BM] of D numbers, from those of their parts, in a fixed order (Chan, Golub,
+    LeVeque 1979)."""
+    t, m = tl.arange(0, TILES_UP), tl.arange(0, BM)
+    there = (t < TILES)[:, None] & (m < rows)[None, :]
     mean = tl.sum(means, 0) / TILES
     away = tl.where(there, means - mean[None, :], 0.0)
     variance = (tl.sum(squares, 0) + (D // TILES) * tl.sum(away * away, 0)) / D
     return mean, tl.rsqrt(variance + 1e-5)
+
+
+@triton.jit
+def normalised(stats, rows, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: tl.constexpr, BM: tl.constexpr):
+    """`of_whole` of what `of_parts` loads."""
+    means, squares = of_parts(stats, rows, TILES, TILES_UP, BM)
+    return of_whole(means, squares, rows, D, TILES, TILES_UP, BM)

@@ -17,9 +17,17 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from gapless.kernels.triton.adapters_jit import narrow_inner, narrow_inputs, told, with_inputs, with_outputs
+from gapless.kernels.triton.adapters_jit import (
+    begun_inputs,
+    begun_outputs,
+    narrow_inner,
+    narrow_inputs,
+    outputs,
+    told,
+    with_inputs,
+)
 from gapless.kernels.triton.kept_jit import kept, unit, wide
-from gapless.kernels.triton.parts_jit import behind, gelu_tanh, normed, prefetch
+from gapless.kernels.triton.parts_jit import begun, follow, gelu_tanh, normed, prefetch, product, summed
 
 
 @triton.jit
@@ -48,21 +56,27 @@ def entry(given, x, x32, stats, D: tl.constexpr, TILES: tl.constexpr, TILES_UP: 
 def up(x, stats, w, bias, sums, qkv, inner, rows, lora, D: tl.constexpr, FF: tl.constexpr, TILES: tl.constexpr,
        TILES_UP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
        MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, LEAD: tl.constexpr = 0, RANK: tl.constexpr = 0,
-       MOST: tl.constexpr = 0, SHARES: tl.constexpr = 0, SLICES: tl.constexpr = 0, WARM: tl.constexpr = False):
+       RANK_UP: tl.constexpr = 0, MOST: tl.constexpr = 0, TOGETHER: tl.constexpr = 0, SHARES: tl.constexpr = 0,
+       AWAITED: tl.constexpr = 0):
     """x [BM, D] -> qkv [BM, 3 D] and, behind D columns for attention, gelu(fc1) in inner [BM, D + FF]."""
     if LEAD > 0:
         if tl.program_id(0) < LEAD:
-            narrow_inputs(x, stats, lora, D, FF, RANK, MOST, LEAD, SHARES, SLICES, TILES, TILES_UP, BM, PDL,
-                          WARM)
+            narrow_inputs(x, stats, rows, lora, D, RANK, RANK_UP, MOST, LEAD, SHARES, TOGETHER, TILES,
+                          TILES_UP, BM, PDL)
             return
     first = (tl.program_id(0) - LEAD) * BN
     if LEAD > 0:
-        plan = told(lora, rows, BM, MOST)
-    total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
+        plan = told(lora, rows, BM, MOST, TOGETHER)
+        b = begun_inputs(plan, lora, first, D, RANK, TOGETHER, BN)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
-    out = scale[:, None] * (total - mean[:, None] * tl.load(sums + n)[None, :]) + tl.load(bias + n)[None, :]
+    if MODE != 2:
+        whole, shift = tl.load(sums + n), tl.load(bias + n)
+    total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
+    if MODE == 2:
+        whole, shift = tl.load(sums + n), tl.load(bias + n)
+    out = scale[:, None] * (total - mean[:, None] * whole[None, :]) + shift[None, :]
     if LEAD > 0:
-        out = with_inputs(out, plan, lora, first, D, RANK, MOST, LEAD, BM, BN, MODE)
+        out = with_inputs(out, b, plan, lora, first, D, RANK, MOST, TOGETHER, BM, BN, MODE, AWAITED)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     if first < 3 * D:
         tl.store(qkv + m[:, None] * (3 * D) + n[None, :], out.to(qkv.dtype.element_ty), mask=real)
@@ -77,9 +91,13 @@ def head(x, stats, w, bias, sums, logits, rows, D: tl.constexpr, VOCAB: tl.const
          MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr):
     """x [BM, D] -> logits float32 [rows, VOCAB]: the last norm, folded as in `up`, and the head."""
     first = tl.program_id(0) * BN
-    total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
-    out = scale[:, None] * (total - mean[:, None] * tl.load(sums + n)[None, :]) + tl.load(bias + n)[None, :]
+    if MODE != 2:
+        whole, shift = tl.load(sums + n), tl.load(bias + n)
+    total, mean, scale = normed(x, w, stats, first, rows, D, TILES, TILES_UP, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
+    if MODE == 2:
+        whole, shift = tl.load(sums + n), tl.load(bias + n)
+    out = scale[:, None] * (total - mean[:, None] * whole[None, :]) + shift[None, :]
     tl.store(logits + m[:, None] * VOCAB + n[None, :], out, mask=(m < rows)[:, None] & (n >= 0)[None, :])
 
 
@@ -187,7 +205,7 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
          FF: tl.constexpr, H: tl.constexpr, ROTARY: tl.constexpr, PAGE: tl.constexpr, SPLITS: tl.constexpr,
          BT: tl.constexpr, STAGES: tl.constexpr, SOON: tl.constexpr, PDL: tl.constexpr, LEAD: tl.constexpr = 0,
          RANK: tl.constexpr = 0, MOST: tl.constexpr = 0, CHUNKS: tl.constexpr = 0, BM: tl.constexpr = 0,
-         DEEP: tl.constexpr = 0, WARM: tl.constexpr = False, scales=None):
+         DEEP: tl.constexpr = 0, scales=None):
     """One head of one row over part of its context -> inner [B, :D], and the new key and value into their page.
 
     `scales` float32 [2, H] if those are kept in FP8.
@@ -195,7 +213,7 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
     WIDE: tl.constexpr = D // H
     if LEAD > 0:
         if tl.program_id(0) < LEAD:
-            narrow_inner(inner, lora, D, FF, RANK, MOST, LEAD, CHUNKS, BM, DEEP, PDL, WARM)
+            narrow_inner(inner, lora, D, FF, RANK, MOST, LEAD, CHUNKS, BM, DEEP, PDL)
             return
     pair = (tl.program_id(0) - LEAD) // SPLITS
     part = (tl.program_id(0) - LEAD) % SPLITS
@@ -248,20 +266,34 @@ def scan(qkv, keys, values, tables, positions, cos, sin, inner, parts, arrived, 
 @triton.jit(do_not_specialize=["rows"])
 def down(inner, w, bias, x32, x, stats, parts, arrived, rows, lora, D: tl.constexpr, FF: tl.constexpr,
          SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-         MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, RANK: tl.constexpr = 0, MOST: tl.constexpr = 0):
+         MODE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, RANK: tl.constexpr = 0, MOST: tl.constexpr = 0,
+         TOGETHER: tl.constexpr = 0):
     """inner [BM, D + FF] and the residual x32 [BM, D] -> the new x32, its copy x, and its statistics by tile of BN."""
     K: tl.constexpr = D + FF
     tile = tl.program_id(0) // SPLITS
     part = tl.program_id(0) % SPLITS
     first = tile * BN
     if RANK > 0:
-        plan = told(lora, rows, BM, MOST)
-    total = behind(inner, w, first, part * (K // SPLITS), rows, K, K // SPLITS, BM, BN, BK, STAGES, MODE, PDL, AHEAD)
+        plan = told(lora, rows, BM, MOST, TOGETHER)
+        b = begun_outputs(plan, lora, first, part, RANK, TOGETHER, SPLITS, BN)
+    column = part * (K // SPLITS)
+    if MODE == 2:
+        weights, inputs = begun(inner, w, first, column, K, K // SPLITS, BN, BK, PDL, AHEAD)
+    else:
+        follow(w, first, column, K, BN, AHEAD, PDL)
+    if RANK > 0:
+        more = outputs(b, plan, lora, first, part, RANK, MOST, TOGETHER, SPLITS, BM, BN, MODE)
+    if MODE == 2:
+        total = summed(inner, w, weights, inputs, first, column, K, K // SPLITS, BN, BK, STAGES)
+    else:
+        total = product(inner, w, first, column, rows, K, K // SPLITS, BM, BN, BK, STAGES, MODE)
+    if PDL == 2:
+        gdc_launch_dependents()
     m, n = tl.arange(0, BM), first + tl.arange(0, BN)
     real = (m < rows)[:, None] & (n >= 0)[None, :]
     at = m[:, None] * D + n[None, :]
     if RANK > 0:
-        total = with_outputs(total, plan, lora, first, part, RANK, MOST, SPLITS, BM, BN, MODE)
+        total = tl.where((plan[3] != 0)[:, None], total + more, total)
     last = True
     if SPLITS > 1:
         tl.store(parts + part * (BM * D) + at, total, mask=real)
