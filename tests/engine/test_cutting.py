@@ -77,3 +77,6 @@ def test_what_does_not_fit_beside_others_waits_for_a_step_of_its_own():
     assert not budget.room and cut(feed, budget) is None and not feed.looked
     part = cut(feed, Budget(COSTS, 3.0))
     assert part is not None and part.prefill is None and (part.look.begin, part.look.end) == (0, 2)
+    budget = Budget(COSTS, 3.0)
+    part = cut(feed, budget)
+    assert (part.look.begin, part.look.end, budget.pictures) == (2, 4, 0), "beside its crops it takes so much once"

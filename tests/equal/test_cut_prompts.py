@@ -131,8 +131,10 @@ class Notes:
             self.steps.append((step, company))
 
     def wrong(self):
-        """Steps with company that take longer than they may, but are more than one piece that cannot be cut."""
-        return [s for s, company in self.steps if company and seconds(s) > self.limit and pieces(s) > 1]
+        """Steps with company that take longer than they may, but are more than one piece that cannot be cut; and parts
+        that hold nobody up, but are cut."""
+        long = [s for s, company in self.steps if company and seconds(s) > self.limit and pieces(s) > 1]
+        return long + [s for s, company in self.steps if not company and s.fed]
 
 
 def fresh_of(prefill):

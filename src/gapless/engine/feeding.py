@@ -105,7 +105,7 @@ class Feeder:
             parts.append(taken)
             if not taken[1].ends or taken[0].history.alone:
                 break
-        if budget.over:
+        if parts and budget.over:
             self._say(budget)
         return parts
 
