@@ -114,3 +114,17 @@ def test_callers_of_the_library_wait_as_is_said() -> None:
         assert (one["depth"], two["depth"]) == (1, 2) and one["concurrency"] == two["concurrency"]
         change = f"{100 * two['observed_gain']:+.0f} %"
         assert f"| {one['requests_per_s']:.1f} → {two['requests_per_s']:.1f} ({change}) |" in MEASURED
+
+
+def test_a_second_question_is_as_fast_as_is_said() -> None:
+    told = json.loads((ROOT / "benchmarks" / "h200" / "warm-question-moondream2.json").read_text())
+    assert told["size"] == [640, 480] and told["warm_share"] <= 0.15, "what was wanted"
+    first = f"{told['cold_ms']:.1f} ms from the bytes of a JPEG of 640 × 480 to the first token of the first question, "
+    share, spent = f"({100 * told['warm_share']:.0f} %)", f"{told['warm_parts']['device_ms']:.1f}"
+    second = f"{told['warm_ms']:.1f} to that of the second {share}, of which the GPU computes {spent}"
+    assert f"medians of {told['rounds']} pictures" in MEASURED
+    assert f"{first}{second}, and {told['turn_ms']:.1f} to that of a" in MEASURED
+    for other in told["others"]:
+        share = f"({100 * other['warm_share']:.0f} %)"
+        assert f"{other['cold_ms']:.1f} and {other['warm_ms']:.1f}" in MEASURED and share in MEASURED
+    assert f"it is {told['gone_ms']:.1f} ms, and {told['host_ms']:.1f} if what vision made" in MEASURED
