@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.small_rigs import MicroRig
+from tests.bench.small_rigs import MODEL, MicroRig
 
 from gapless.bench.gaps import COLUMNS, Gaps
 from gapless.bench.gaps_run import GapsBench, Heard, Options, Way
@@ -24,16 +24,21 @@ COSTS = Costs(((5, 1e-3),), ((16, 3e-3), (64, 12e-3)), whole=True)
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     """Of one run on the CPU device, with costs and a clock that are told."""
-    rig = MicroRig(6)
-    rig._answers = (760, 761)
+    rig, seen = MicroRig(6), []
+    rig._answers, rig._sees = (760, 761), True
+    encode = MODEL.encode_picture
+    MODEL.encode_picture = lambda crops, tiling: (seen.append(len(crops)), encode(crops, tiling))[1]
     session = rig.session(2)
     session.engine.feeder.cutting = Cutting(COSTS, 5e-3)
     bench, clock = GapsBench(rig, SMALL), iter(range(10**9))
     bench.now = lambda: next(clock) * 1e-3
     try:
-        return bench.run(list)
+        found = bench.run(list)
+        assert {2, 5} <= set(seen), "pictures were made up, not encoded"
+        return found
     finally:
         rig.close()
+        del MODEL.encode_picture
 
 
 @pytest.mark.slow
@@ -47,7 +52,8 @@ def test_a_row_for_each_way_with_every_column(report: dict[str, Any]) -> None:
     assert quiet["parts"] == whole["parts"] == 0 < cut["parts"]
     assert json.loads(json.dumps(report)) == report
     assert report["crops"] == [2, 5] and report["costs"]["tokens_ms"] == {"16": 3.0, "64": 12.0}
-    assert Gaps().complete(report) and Gaps().draw(report).height == 640
+    assert Gaps().complete(report) and not Gaps().complete(report | {"device": "cuda", "costs": {"crops_ms": {}}})
+    assert Gaps().draw(report).height == 640
 
 
 @pytest.mark.slow

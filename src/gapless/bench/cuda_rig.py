@@ -65,13 +65,14 @@ class CudaRig(Rig):
         plain: bool = False,
         answers: tuple[int, int] | None = None,
         max_step_ms: float | None = None,
+        sees: bool = False,
     ) -> None:
         self._buckets = buckets
         self._plain = plain
         self._graphs = graphs
         self._devices: dict[int, CudaDevice] = {}
         self._clocks: dict[str, dict[str, str]] = {"before": clocks(model.device.index or 0)}
-        super().__init__(model, config, name, buckets[-1], prompt, adapters, answers, max_step_ms)
+        super().__init__(model, config, name, buckets[-1], prompt, adapters, answers, max_step_ms, sees)
         self._note_clocks("after the rates")
         torch.cuda.empty_cache()
         self._profiled = False

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from gapless.bench.drawn_adapters import drawn_adapters
-from gapless.bench.ending import BlindEndingModel
+from gapless.bench.ending import BlindEndingModel, EndingModel
 from gapless.bench.machine import describe_machine
 from gapless.bench.rates import Rates, measure_rates, on_worker
 from gapless.bench.roofline import Roofline
@@ -69,7 +69,8 @@ class Inside(Protocol):
 
 class Rig(ABC):
     """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture; `adapters`: how many
-    there are, of random numbers; `answers`: instead of `ANSWERS`; `max_step_ms`: see `EngineConfig`."""
+    there are, of random numbers; `answers`: instead of `ANSWERS`; `max_step_ms`: see `EngineConfig`;
+    `sees`: pictures are encoded, else each has the same made-up embedding."""
 
     def __init__(
         self,
@@ -81,8 +82,10 @@ class Rig(ABC):
         adapters: int = 0,
         answers: tuple[int, int] | None = None,
         max_step_ms: float | None = None,
+        sees: bool = False,
     ) -> None:
         self._model = model
+        self._sees = sees
         self._answers = answers or ANSWERS
         self._max_step_ms = max_step_ms
         self._config = config
@@ -143,7 +146,8 @@ class Rig(ABC):
         if depth not in self._sessions:
             rules = self._templates.rules()
             first = self._model.prefix + self._prompt
-            model = BlindEndingModel(self._model, rules.end, first + self._answers[0], first + self._answers[1])
+            kind = EndingModel if self._sees else BlindEndingModel
+            model = kind(self._model, rules.end, first + self._answers[0], first + self._answers[1])
             table = build_table(rules)
             config = EngineConfig(
                 depth,
