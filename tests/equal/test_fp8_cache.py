@@ -26,7 +26,7 @@ LONG = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("depth", "count", "times"), [(2, 6, 1), pytest.param(1, 18, 2, marks=LONG), pytest.param(2, 18, 2, marks=LONG)]
+    ("depth", "count", "times"), [(2, 4, 1), pytest.param(1, 18, 2, marks=LONG), pytest.param(2, 18, 2, marks=LONG)]
 )
 def test_answers_are_those_of_requests_that_are_alone(depth, count, times, tmp_path) -> None:
     folder = write_micro(tmp_path / "micro", end_bias=-1e4)
@@ -34,7 +34,7 @@ def test_answers_are_those_of_requests_that_are_alone(depth, count, times, tmp_p
     with gapless.load(folder, depth=1, max_rows=1, prefix_cache=False, **how) as vlm:
         alone = [ask(vlm, number)[0] for number in range(count)]
     with gapless.load(folder, depth=1, max_rows=1, prefix_cache=False, device="cpu", threads=1) as plain:
-        assert [ask(plain, number)[0] for number in range(4)] != alone[:4], "FP8 changed nothing: it was not there"
+        assert [ask(plain, number)[0] for number in range(2)] != alone[:2], "FP8 changed nothing: it was not there"
     with gapless.load(folder, depth=depth, max_rows=6, pages=15, **how) as vlm, ThreadPoolExecutor(count) as pool:
         for _ in range(times):
             assert [answer for answer, _ in pool.map(ask, [vlm] * count, range(count))] == alone
