@@ -19,6 +19,7 @@ from tests.fakes.sim_device import Timing
 from tests.fakes.verdict import judge_all
 
 from gapless.config import EngineConfig
+from gapless.costs import Costs
 from gapless.errors import RequestTooLarge
 
 SPEC = HashSpec(end_permille=0, answer_permille=0)
@@ -184,8 +185,9 @@ def test_ledgers_are_flat_over_ten_thousand_requests():
         ids = range(20, 20 + rng.randrange(1, 9))
         made = ask(number, ids=ids, shown=picture(rng.randrange(12)), max_tokens=rng.choice([1, 3, 6]))
         asked.append(replace(made, adapter=rng.choice([None, None, *HASHED[:3]])))
-    limits = limits_of(SPEC, 2, pages=1 + 4 * LEAST, rows=9, page_size=SIZE, adapters=2)
-    stage, device = sim_stage(SPEC, limits, config=EngineConfig(lookahead=8))
+    limits = limits_of(SPEC, 2, pages=1 + 4 * LEAST, rows=9, page_size=SIZE, adapters=2, host=3)
+    costs = Costs(((1, 2e-3), (2, 4e-3)), ((4, 1e-3), (16, 2e-3)))
+    stage, device = sim_stage(SPEC, limits, config=EngineConfig(lookahead=8, max_step_ms=3.0), costs=costs)
     engine, sizes = stage.engine, []
     for first in range(0, len(asked), 500):
         stage.ticks = 0
@@ -195,7 +197,8 @@ def test_ledgers_are_flat_over_ten_thousand_requests():
         device.audit()
         device.events.clear()
         engine.audit()
-        cache = engine.prefixes
+        cache, seen = engine.prefixes, engine.features
+        assert seen.leased() == [] and seen.held <= 3 and len(device.referee.slots.there) == seen.held
         sizes.append(
             (len(cache.entries()), len(cache._roots), len(cache._leaving), len(engine.roster), len(engine.admission))
         )
@@ -203,4 +206,5 @@ def test_ledgers_are_flat_over_ten_thousand_requests():
     assert {tuple(left) for _, _, *left in sizes} == {(0, 0, 0)}
     counters = engine.counters
     assert counters.finished == 10_000 and counters.prefix_hits > 1000 and counters.prefix_evictions > 1000
+    assert min(counters.prompt_parts, counters.host_hits, counters.host_evictions) > 100
     assert engine.pages.held() == sorted(cache.kept())
