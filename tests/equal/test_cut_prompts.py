@@ -72,7 +72,7 @@ def scene(seed, count=16, pages=TINY, cancels=0.25):
         adapter = rng.choice([None, None, *HASHED[:3]])
         request = Request(number, prompt, program, sampling, host_masked=rng.random() < 0.2, adapter=adapter)
         fed = len(prompt.ids) + (SPEC.prefix if front is not None else 0)
-        if fed + 2 * sampling.max_tokens <= min(most, SPEC.max_context):
+        if fed + 2 * sampling.max_tokens <= min(most, SPEC.max_context - 1):
             arrives = rng.randrange(40)
             cancelled = arrives + rng.randrange(30) if rng.random() < cancels else None
             entries.append(Entry(request, arrives, cancelled))
