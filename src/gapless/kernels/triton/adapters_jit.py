@@ -16,8 +16,9 @@ qkv, proj, fc1 and fc2:
 What the plan says may be read before the kernel before is over: it was made before the step's first kernel began. It is
 read past the first cache, which may hold an earlier step's.
 
-Each adapter is read once, by its own rows alone. A row without one keeps what it had, to the bit: what is added is
-selected. In the kernels' `lora` is what `plan` made, and what a layer is, see `adapters.py`.
+Each adapter is read once. In `up` its A meets all rows, and what that says of others is never stored. A row without one
+keeps what it had, to the bit: what is added is selected. In the kernels' `lora` is what `plan` made, and what a layer
+is, see `adapters.py`.
 """
 
 import triton
