@@ -25,8 +25,8 @@ demo: $(VENV)/.runs ## Ask, point, detect and outline on three bundled pictures,
 
 test: export OMP_NUM_THREADS := 1
 test: export CUDA_VISIBLE_DEVICES := -1
-test: install ## Run the tests (about 5 minutes on two cores)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+test: install ## Run the tests (about 4 minutes on two cores)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-all: export OMP_NUM_THREADS := 1
 test-all: export CUDA_VISIBLE_DEVICES := -1
