@@ -260,14 +260,17 @@ def test_who_is_interrupted_takes_nobody_along(monkeypatch):
 
 def test_a_fork_waits_for_no_thread_that_is_not_in_it(monkeypatch):
     gated, cache = Gated(monkeypatch), cache_of()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(cache.prepare, png(1))
         while not gated.began:
             time.sleep(0.001)
         own = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: own + 1)  # what is different in a fork
+        forked = pool.submit(cache.prepare, png(1))
+        while gated.began + gated.waits < 2:
+            time.sleep(0.001)
         gated.gate.set()
-        assert cache.prepare(png(1)).digest == asked.result().digest and gated.began == 2
+        assert forked.result().digest == asked.result().digest and gated.began == 2
 
 
 class CacheMachine(RuleBasedStateMachine):
