@@ -94,7 +94,7 @@ def test_the_readme_sums_it_up() -> None:
     periods = [f"{r['period_ms']:.2f}" for r in greedy if r["depth"] == 2]
     assert f"takes {', '.join(periods[:-1])} and {periods[-1]} ms" in README
     idle = {depth: [r["gap_ms"] for r in greedy if r["depth"] == depth] for depth in (1, 2)}
-    assert f"from {min(idle[1]):.1f} ms or more to {max(idle[2]):.2f}," in README
+    assert f"from {min(idle[1]):.1f} ms or more to {max(idle[2]):.3f} at most," in README
 
 
 def test_the_prediction_is_as_near_as_is_said() -> None:
