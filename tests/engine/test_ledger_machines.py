@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -344,7 +345,8 @@ class PipelineMachine(RuleBasedStateMachine):
         if not hasattr(self, "pipe"):
             return
         for ref in (RowRef(i, 1) for i in range(1, 6)):
-            assert self.pipe.refs(ref) == self._refs(ref) <= self.depth
+            (refs,) = self.pipe.refs_of(np.array([ref.row]))
+            assert refs == self._refs(ref) <= self.depth
             assert self.pipe.unsampled(ref) == self._unsampled(ref)
         assert self.pipe.masked == sum(self._unsampled(RowRef(i, 1)) for i in range(1, 6))
         assert self.pipe.empty == (not self.flights and not self.parked)

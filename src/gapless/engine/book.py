@@ -244,7 +244,9 @@ class Book:
         """Sequences that ended, or are to be preempted, and ride on no step."""
         if not self._places.leaving:
             return []
-        return [s for s in self._roster.by_age() if (s.finalized or s.preempting) and not pipeline.refs(s.ref)]
+        leaving = [seq for seq in self._roster.by_age() if seq.finalized or seq.preempting]
+        riding = pipeline.refs_of(np.array([seq.ref.row for seq in leaving], dtype=np.int64)).tolist()
+        return [seq for seq, steps in zip(leaving, riding, strict=True) if not steps]
 
     def release(self, seq: Running) -> RowRef:
         """Give back all a sequence holds; a preempted one waits again, with everything it has said so far."""

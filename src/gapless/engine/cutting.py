@@ -8,7 +8,7 @@ What does not fit even into a step of its own goes there all the same. Pure arit
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gapless.costs import Costs
 from gapless.records import Look, Picture, Prefill
@@ -108,12 +108,11 @@ class Budget:
     pictures: int = 0
     tokens: int = 0
     behind: int = 0
-    _empty: bool = field(default=True, init=False)
 
     @property
     def empty(self) -> bool:
         """Nothing is in the step yet, so whatever comes next must go into it."""
-        return self._empty
+        return not (self.crops or self.pictures or self.tokens)
 
     @property
     def room(self) -> bool:
@@ -141,7 +140,6 @@ class Budget:
         """All that goes into the step."""
         self.crops, self.pictures = self.crops + crops, self.pictures + pictures
         self.tokens, self.behind = self.tokens + tokens, self.behind + behind
-        self._empty = False
 
 
 def cut(feed: Feed, budget: Budget) -> Part | None:

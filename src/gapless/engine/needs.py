@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gapless.records import Ints, Mask, RowRef
+from gapless.records import Ints, Mask
 
 
 class Room(Protocol):
@@ -48,12 +48,8 @@ class InFlight(Protocol):
         """Return a slot no step holds, or None."""
         ...
 
-    def refs(self, ref: RowRef) -> int:
-        """How many launched steps contain the row (parked ones count)."""
-        ...
-
     def refs_of(self, numbers: Ints) -> Ints:
-        """The same of many rows: numbers int64 [n] -> int64 [n]."""
+        """How many launched steps contain each row (parked ones count): numbers int64 [n] -> int64 [n]."""
         ...
 
     def carries(self, numbers: Ints) -> Mask:

@@ -66,12 +66,8 @@ class Pipeline:
         """Return a slot no step holds, or None."""
         return self._slots[0] if self._slots else None
 
-    def refs(self, ref: RowRef) -> int:
-        """How many launched steps contain the row (parked ones count)."""
-        return int(self._refs()[ref.row])
-
     def refs_of(self, numbers: Ints) -> Ints:
-        """The same of many rows: numbers int64 [n] -> int64 [n]."""
+        """How many launched steps contain each row (parked ones count): numbers int64 [n] -> int64 [n]."""
         refs: Ints = self._refs()[numbers]
         return refs
 
