@@ -73,6 +73,22 @@ def test_as_many_as_fit_share_a_launch() -> None:
     assert model.tower.encoded == [18, 7, 9, 11, 9]
 
 
+@pytest.mark.parametrize("fails", ["a launch", "a picture that does not come"])
+def test_a_call_that_fails_leaves_nothing_to_the_next(fails: str) -> None:
+    model = TowerModel(SPEC)
+    batch, shown = CropBatch(model, model.tower), show(3, [(2, 2), (1, 1), (2, 4)], model)
+
+    def failing(*_: object) -> None:
+        raise ValueError("a fault")
+
+    broken = fails == "a launch"
+    with pytest.raises(ValueError, match="a fault"):
+        batch.of(shown.pictures, failing if broken else batch.encode, list if broken else failing)
+    found = batch.of(shown.pictures, batch.encode, list)
+    assert len(found) == len(shown.alone)
+    assert all(torch.equal(mine, right) for mine, right in zip(found, shown.alone, strict=True))
+
+
 def test_buckets_waste_little_for_usual_pictures() -> None:
     assert [bucket_of(crops) for crops in (2, 5, 7, 9, 13)] == [2, 5, 7, 9, 13]
     assert all(bucket_of(crops) - crops <= 2 for crops in range(1, MOST_CROPS + 1))

@@ -88,6 +88,7 @@ class CropBatch:
         `read` is called when what reads a picture's own memory is enqueued, before the next is taken from `pictures`.
         """
         done: list[Tensor] = []
+        self._placed, self._used = [], 0  # a call that failed leaves nothing to the next
         for shown in pictures:
             if shown.whole and self._used + shown.count > MOST_CROPS:
                 done += self._flush(encode)
@@ -119,6 +120,7 @@ class CropBatch:
             self.crops[self._used - count : self._used] = held.crops[at : at + count]
             at += count
             if at == shown.end:
+                self._held = held if shown.later else None
                 return done
 
     def _put(self, placed: _Placed) -> None:
