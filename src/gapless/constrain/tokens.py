@@ -236,5 +236,3 @@ class TokenWalker:
         """Move over tokens that were committed in an earlier life."""
         for token in tokens:
             self.advance(token)
-
-

@@ -1,0 +1,90 @@
+"""Whether no value can satisfy two schemas: what a oneOf must know of its options.
+
+In: two `Flat`s, which are two ways to satisfy the options. Out: True only where it is proven; False says nothing. The
+proof is about all values that satisfy them, not only those that are written: members and elements that a schema does
+not mention may be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gapless.constrain.automaton import build
+from gapless.constrain.compile import both
+from gapless.constrain.dfa import determinize
+from gapless.constrain.digits import Bound
+from gapless.constrain.flat import TYPES, Conjunction, Flat, decimal, same, type_of
+from gapless.constrain.language import NEVER, Node
+from gapless.constrain.limits import Limits
+
+
+class Disjoint:
+    """Proofs, for the places of one schema."""
+
+    def __init__(
+        self, alternatives: Callable[[Conjunction], list[Flat]], text: Callable[[Flat], Node], limits: Limits
+    ) -> None:
+        """`alternatives` of a conjunction, and `text`: the texts that a flat's strings stand for."""
+        self._alternatives, self._text, self._limits = alternatives, text, limits
+
+    def flats(self, one: Flat, other: Flat) -> bool:
+        """Whether no value satisfies both."""
+        if one.values is not None:
+            return all(not self._admits(other, value) or not self._admits(one, value) for value in one.values)
+        if other.values is not None:
+            return self.flats(other, one)
+        shared = [name for name in TYPES if name in _types(one) and name in _types(other)]
+        return all(self._of_type(name, one, other) for name in shared)
+
+    def _conjunctions(self, one: Conjunction, other: Conjunction) -> bool:
+        return all(self.flats(a, b) for a in self._alternatives(one) for b in self._alternatives(other))
+
+    def _of_type(self, name: str, one: Flat, other: Flat) -> bool:
+        if name in ("integer", "number"):
+            return _apart(one.high, other.low) or _apart(other.high, one.low)
+        if name == "string":
+            return both(self._text(one), self._text(other), self._limits) == NEVER
+        if name == "array":
+            return self._arrays(one, other)
+        return self._objects(one, other) if name == "object" else False
+
+    def _arrays(self, one: Flat, other: Flat) -> bool:
+        """Lengths apart, or an element that both must have and that cannot be both."""
+        if _shorter(one.most, other.fewest) or _shorter(other.most, one.fewest):
+            return True
+        common = range(min(max(one.fewest, other.fewest), max(len(one.heads), len(other.heads)) + 1))
+        return any(self._conjunctions(one.element(i), other.element(i)) for i in common)
+
+    def _objects(self, one: Flat, other: Flat) -> bool:
+        """A member that one must have and that cannot be what the other wants it to be, if it wants it at all."""
+        names = dict.fromkeys(one.required + other.required)
+        return any(self._conjunctions(one.property(name), other.property(name)) for name in names)
+
+    def _admits(self, flat: Flat, value: object) -> bool:
+        """Whether a value may satisfy a flat; True in doubt."""
+        if flat.types is not None and type_of(value) not in flat.types:
+            return False
+        if flat.values is not None and not any(same(value, known) for known in flat.values):
+            return False
+        if isinstance(value, str):
+            texts = determinize(build(self._text(flat), self._limits), self._limits)
+            return texts is not None and texts.accepts(value.encode("utf-8", "surrogatepass"))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            point = Bound(decimal(value), False)
+            return not _apart(flat.high, point) and not _apart(point, flat.low)
+        return True
+
+
+def _types(flat: Flat) -> frozenset[str]:
+    return frozenset(TYPES) if flat.types is None else flat.types
+
+
+def _apart(high: Bound | None, low: Bound | None) -> bool:
+    """Whether nothing is both up to `high` and from `low` on."""
+    if high is None or low is None:
+        return False
+    return high.value < low.value or (high.value == low.value and (high.open or low.open))
+
+
+def _shorter(most: int | None, fewest: int) -> bool:
+    return most is not None and most < fewest

@@ -1,0 +1,300 @@
+"""JSON schemas to languages: the texts that a schema allows, written as `spelling` says.
+
+In: a schema. Out: a tree. What is written always satisfies the schema. The other way round, a value that satisfies it
+can be written, except for what the schema leaves open and nobody asked for: members and elements that are not declared
+(without `additionalProperties` or `items`), types that no keyword is about (without `type`), another order of members.
+Where nothing at all is known (`true`, `{}`, an object or array of which nothing is said), values nest to a bounded
+depth. A keyword that cannot be honoured raises `InvalidRequest` with its name and JSON pointer; a recursive schema
+raises `NotATable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from urllib.parse import unquote
+
+from gapless.constrain.charset import ANY
+from gapless.constrain.compile import both, without
+from gapless.constrain.digits import between, fraction_digits, multiples, plain_number
+from gapless.constrain.disjoint import Disjoint
+from gapless.constrain.flat import Conjunction, Flat, Part, Text, merge, refusal, smaller, type_of
+from gapless.constrain.keywords import Keywords
+from gapless.constrain.language import EMPTY, NEVER, Chars, Listed, Literal, Member, Members, Node, Repeat, alt, seq
+from gapless.constrain.limits import DEFAULT, Limits, NotATable
+from gapless.constrain.regex import found_in
+from gapless.constrain.spelling import CHARACTER, Spacing, format_text, key, quoted, spelled
+from gapless.errors import InvalidRequest
+
+_SIMPLE = Flat()
+
+
+def schema_language(schema: object, spaces: int = 1, limits: Limits = DEFAULT) -> Node:
+    """The tree of a schema. Raises `InvalidRequest` for what it cannot honour or nothing can satisfy."""
+    return _Schema(schema, spaces, limits).root()
+
+
+class _Schema:
+    """A schema's places, each turned into a language once."""
+
+    def __init__(self, schema: object, spaces: int, limits: Limits) -> None:
+        self._root, self._limits = schema, limits
+        self._spacing = Spacing(spaces)
+        self._known: dict[tuple[str, ...], Node] = {}
+        self._deep: dict[int, Node] = {}
+        self._depth = 0
+        self._disjoint = Disjoint(self.alternatives, self.text, limits)
+
+    def root(self) -> Node:
+        found = self._language((Part("", self._root, frozenset(("",))),))
+        if found == NEVER:
+            raise InvalidRequest("no value satisfies the schema", param="json_schema")
+        return found
+
+    def _language(self, conjunction: Conjunction) -> Node:
+        """All ways in which these schemas hold together."""
+        if not conjunction:
+            return self._anything(self._limits.generic_depth)
+        place = tuple(part.pointer for part in conjunction)
+        if place not in self._known:
+            self._depth += 1
+            if self._depth > self._limits.depth:
+                raise NotATable(f"the schema nests more than {self._limits.depth} deep at #{place[0]}")
+            self._known[place] = alt(self._of(flat) for flat in self.alternatives(conjunction))
+            self._depth -= 1
+        return self._known[place]
+
+    # What applies at one place
+
+    def alternatives(self, conjunction: Conjunction) -> list[Flat]:
+        """The ways in which schemas hold together, each without alternatives."""
+        found = [Flat()]
+        for part in conjunction:
+            found = self._combined(found, self._expanded(part), part.pointer)
+        return found
+
+    def _combined(self, one: list[Flat], other: list[Flat], pointer: str) -> list[Flat]:
+        if len(one) * len(other) > self._limits.alternatives:
+            raise NotATable(f"the schema's alternatives combine in too many ways at #{pointer}")
+        return [merge(a, b) for a in one for b in other]
+
+    def _expanded(self, part: Part) -> list[Flat]:
+        """A schema's own keywords with each way through its $ref, allOf, anyOf and oneOf."""
+        if isinstance(part.schema, bool):
+            return [Flat(part.pointer)] if part.schema else []
+        keywords = Keywords(part)
+        assert isinstance(part.schema, Mapping)
+        found = [keywords.flat()]
+        also = keywords.several("allOf")
+        if "$ref" in part.schema:
+            also = [self._referred(part, part.schema["$ref"]), *also]
+        for further in also:
+            found = self._combined(found, self._expanded(further), part.pointer)
+        if "anyOf" in part.schema:
+            options = [flat for option in keywords.several("anyOf") for flat in self._expanded(option)]
+            found = self._combined(found, options, part.pointer)
+        if "oneOf" in part.schema:
+            found = self._one_of(part, found, [self._expanded(option) for option in keywords.several("oneOf")])
+        if part.schema.get("nullable") is True and (found[0].values is None or None in found[0].values):
+            found.append(Flat(part.pointer, frozenset(("null",))))
+        return found
+
+    def _one_of(self, part: Part, found: list[Flat], options: list[list[Flat]]) -> list[Flat]:
+        each = [self._combined(found, option, part.pointer) for option in options]
+        for i, one in enumerate(each):
+            for j, other in enumerate(each[:i]):
+                if not all(self._disjoint.flats(a, b) for a in one for b in other):
+                    why = f"cannot be honoured: a value might satisfy both option {j} and option {i} (use anyOf)"
+                    raise refusal(part.pointer, "oneOf", why)
+        return [flat for option in each for flat in option]
+
+    def _referred(self, part: Part, reference: object) -> Part:
+        """Where a reference leads: a place of the same schema."""
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            raise refusal(
+                part.pointer, "$ref", f"is {reference!r:.80}; it must lead to a place of the same schema, #/..."
+            )
+        pointer = unquote(reference[1:])
+        if pointer in part.trail:
+            raise NotATable(f"the schema is recursive: #{pointer} leads to itself again", param="json_schema")
+        target = self._root
+        for word in pointer.split("/")[1:]:
+            name = word.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, Mapping) and name in target:
+                target = target[name]
+            elif isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+                target = target[int(name)]
+            else:
+                raise refusal(part.pointer, "$ref", f"leads nowhere: there is no #{pointer}")
+        return Part(pointer, target, part.trail | {pointer})
+
+    # Values
+
+    def _of(self, flat: Flat) -> Node:
+        kinds = {
+            "null": self._null,
+            "boolean": self._boolean,
+            "integer": self._integer,
+            "number": self._number,
+            "string": self._string,
+            "array": self._array,
+            "object": self._object,
+        }
+        if flat.values is not None:
+            return self._listed_values(flat)
+        names = flat.admitted()
+        return alt(kinds[name](flat) for name in names if not (name == "integer" and "number" in names))
+
+    def _listed_values(self, flat: Flat) -> Node:
+        """Those of an enum that satisfy the rest; if it is about types alone, this is seen without an automaton."""
+        assert flat.values is not None
+        values = [value for value in flat.values if flat.types is None or type_of(value) in flat.types]
+        found = alt(self._spacing.value(value) for value in values)
+        rest = replace(flat, values=None)
+        if replace(rest, types=None, pointer="", speaks=frozenset()) == _SIMPLE:
+            return found
+        types = {type_of(value) for value in values}
+        rest = replace(rest, types=frozenset(types | ({"integer"} if "number" in types else set())))
+        return both(found, self._of(rest), self._limits)
+
+    def _null(self, flat: Flat) -> Node:
+        return Literal(b"null")
+
+    def _boolean(self, flat: Flat) -> Node:
+        return alt((Literal(b"true"), Literal(b"false")))
+
+    def _integer(self, flat: Flat) -> Node:
+        found = between(flat.low, flat.high, 0)
+        return found if flat.step is None else both(found, multiples(flat.step), self._limits)
+
+    def _number(self, flat: Flat) -> Node:
+        if flat.step is not None:
+            return self._integer(flat)
+        if flat.low is None and flat.high is None:
+            return plain_number()
+        digits = fraction_digits(flat.low, flat.high)
+        if digits < 0:
+            keyword = "exclusiveMinimum" if flat.low is not None and flat.low.open else "exclusiveMaximum"
+            raise refusal(flat.pointer, keyword, "has more digits than a double tells apart from its neighbours")
+        return between(flat.low, flat.high, digits)
+
+    def _string(self, flat: Flat) -> Node:
+        return quoted(self._body(flat, CHARACTER, [spelled(self._text(text)) for text in flat.texts]))
+
+    def text(self, flat: Flat) -> Node:
+        """The texts that strings of this kind may be. Formats do not count, as they allow more than is written."""
+        patterns = [self._text(text) for text in flat.texts if text.keyword == "pattern"]
+        return self._body(flat, Chars(ANY), patterns)
+
+    def _body(self, flat: Flat, character: Node, texts: list[Node]) -> Node:
+        if flat.longest is not None and flat.longest < flat.shortest:
+            return NEVER
+        bounded = bool(flat.shortest) or flat.longest is not None
+        if bounded or not texts:
+            texts = [*texts, Repeat(character, flat.shortest, flat.longest)]
+        found = texts[0]
+        for text in texts[1:]:
+            found = both(found, text, self._limits)
+        return found
+
+    def _text(self, text: Text) -> Node:
+        if text.keyword == "format":
+            return format_text(text.content)
+        try:
+            return found_in(text.content, self._limits)
+        except InvalidRequest as error:
+            raise refusal(text.pointer, "pattern", f"cannot be honoured: {error}") from error
+
+    # Arrays and objects
+
+    def _array(self, flat: Flat) -> Node:
+        if not flat.heads and flat.rest is None and "array" not in flat.speaks:
+            return self._lists(self._anything(self._limits.generic_depth - 1), 0, None)
+        heads = [self._language(head) for head in flat.heads[: flat.most]]
+        most = smaller(flat.most, heads.index(NEVER) if NEVER in heads else None)
+        open_end = flat.rest is not None or not heads or flat.fewest > len(heads)
+        rest = self._language(flat.rest or ()) if open_end else NEVER
+        if rest == NEVER:
+            most = smaller(most, len(heads))
+        if most is not None and most < flat.fewest:
+            return NEVER
+        elements = Listed(tuple(heads[:most]), None if rest == NEVER else rest, flat.fewest, most, self._spacing.comma)
+        return seq(Literal(b"["), elements, Literal(b"]"))
+
+    def _lists(self, element: Node, least: int, most: int | None) -> Node:
+        return seq(Literal(b"["), Listed((), element, least, most, self._spacing.comma), Literal(b"]"))
+
+    def _object(self, flat: Flat) -> Node:
+        if not flat.properties and flat.more is None and not flat.required:
+            flat = replace(flat, more=())
+        names = [*flat.properties, *(name for name in flat.required if name not in flat.properties)]
+        values = {name: self._language(flat.property(name)) for name in names if self._named(flat, name)}
+        if any(values.get(name, NEVER) == NEVER for name in flat.required):
+            return NEVER
+        there = {name: value for name, value in values.items() if value != NEVER}
+        more = self._more(flat, tuple(values))
+        members = tuple(Member(self._member(key(name), there[name]), name in flat.required) for name in there)
+        members, more = self._counted(flat, members, more)
+        found: Node = Members(members, None if more == NEVER else more, self._spacing.comma)
+        if flat.least_members == 1 and not flat.required:
+            found = without(found, EMPTY, self._limits)
+        return seq(Literal(b"{"), found, Literal(b"}"))
+
+    def _member(self, name: Node, value: Node) -> Node:
+        return seq(name, self._spacing.colon, value)
+
+    def _named(self, flat: Flat, name: str) -> bool:
+        """Whether `propertyNames` allows a name; those that are declared are checked, the others written so."""
+        return all(both(key(name), self._name(part), self._limits) != NEVER for part in flat.names)
+
+    def _name(self, part: Part) -> Node:
+        """What `propertyNames` says: it speaks of strings."""
+        return self._language((part, Part(f"{part.pointer}#", {"type": "string"}, part.trail)))
+
+    def _more(self, flat: Flat, names: tuple[str, ...]) -> Node:
+        """A member of another name."""
+        if flat.more is None:
+            return NEVER
+        value = self._language(flat.more) if flat.more else self._anything(self._limits.generic_depth - 1)
+        if value == NEVER:
+            return NEVER
+        other: Node = quoted(Repeat(CHARACTER, 0, None))
+        for part in flat.names:
+            other = both(other, self._name(part), self._limits)
+        declared = alt(key(name) for name in names)
+        other = other if declared == NEVER else without(other, declared, self._limits)
+        return self._member(other, value) if other != NEVER else NEVER
+
+    def _counted(self, flat: Flat, members: tuple[Member, ...], more: Node) -> tuple[tuple[Member, ...], Node]:
+        """`minProperties` and `maxProperties`, where they leave the choice all or nothing."""
+        needed = sum(member.required for member in members)
+        least, most = flat.least_members, flat.most_members
+        if most is not None and not (more == NEVER and most >= len(members)):
+            if most != needed:
+                raise refusal(
+                    flat.pointer,
+                    "maxProperties",
+                    "can only be honoured if it allows all members, or none but required ones",
+                )
+            members, more = tuple(member for member in members if member.required), NEVER
+        if least > max(needed, 1):
+            if least != len(members) or more != NEVER:
+                raise refusal(
+                    flat.pointer, "minProperties", "can only be honoured if it asks for all members or for one"
+                )
+            members = tuple(Member(member.part, True) for member in members)
+        if least == 1 and not needed and not members and more == NEVER:
+            raise refusal(flat.pointer, "minProperties", "asks for a member where there can be none")
+        return members, more
+
+    def _anything(self, depth: int) -> Node:
+        """Any value, nested to a depth."""
+        if depth not in self._deep:
+            scalars = [self._null(_SIMPLE), self._boolean(_SIMPLE), plain_number(), self._string(_SIMPLE)]
+            if depth > 0:
+                inner = self._anything(depth - 1)
+                more = self._member(quoted(Repeat(CHARACTER, 0, None)), inner)
+                members: Node = Members((), more, self._spacing.comma)
+                scalars += [self._lists(inner, 0, None), seq(Literal(b"{"), members, Literal(b"}"))]
+            self._deep[depth] = alt(scalars)
+        return self._deep[depth]
