@@ -229,12 +229,15 @@ class _Schema:
             flat = replace(flat, more=())
         names = [*flat.properties, *(name for name in flat.required if name not in flat.properties)]
         values = {name: self._language(flat.property(name)) for name in names if self._named(flat, name)}
-        if any(values.get(name, NEVER) == NEVER for name in flat.required):
+        impossible = flat.most_members is not None and flat.most_members < len(flat.required)
+        if impossible or any(values.get(name, NEVER) == NEVER for name in flat.required):
             return NEVER
         there = {name: value for name, value in values.items() if value != NEVER}
         more = self._more(flat, tuple(values))
         members = tuple(Member(self._member(key(name), there[name]), name in flat.required) for name in there)
         members, more = self._counted(flat, members, more)
+        if len(members) < flat.least_members and more == NEVER:
+            return NEVER
         found: Node = Members(members, None if more == NEVER else more, self._spacing.comma)
         if flat.least_members == 1 and not flat.required:
             found = without(found, EMPTY, self._limits)
@@ -271,20 +274,14 @@ class _Schema:
         least, most = flat.least_members, flat.most_members
         if most is not None and not (more == NEVER and most >= len(members)):
             if most != needed:
-                raise refusal(
-                    flat.pointer,
-                    "maxProperties",
-                    "can only be honoured if it allows all members, or none but required ones",
-                )
+                why = "can only be honoured if it allows all members, or none but required ones"
+                raise refusal(flat.pointer, "maxProperties", why)
             members, more = tuple(member for member in members if member.required), NEVER
         if least > max(needed, 1):
-            if least != len(members) or more != NEVER:
-                raise refusal(
-                    flat.pointer, "minProperties", "can only be honoured if it asks for all members or for one"
-                )
+            if least < len(members) or more != NEVER:
+                why = "can only be honoured if it asks for all members, or for one"
+                raise refusal(flat.pointer, "minProperties", why)
             members = tuple(Member(member.part, True) for member in members)
-        if least == 1 and not needed and not members and more == NEVER:
-            raise refusal(flat.pointer, "minProperties", "asks for a member where there can be none")
         return members, more
 
     def _anything(self, depth: int) -> Node:

@@ -1,0 +1,258 @@
+"""Tables of grammars, compiled in a process of their own and kept by content.
+
+In: grammars, from any thread. Out: futures of their tables. Nothing here makes the caller wait: compiling is seconds of
+pure Python at worst and would hold the interpreter's lock against an engine's loop or a server's event loop, so it runs
+in one other process, which is started when it is first needed, gives way to everything else on the machine, and is
+killed when a grammar takes too long.
+
+Invariants: a grammar is compiled once, however many ask for it, and an error goes to all who asked; what is kept is
+bounded in bytes, what waits in number; a caller who cancels is taken off, and a grammar that nobody waits for any more
+is not begun; after `close` every future is done.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from multiprocessing import Pipe
+from typing import ClassVar
+
+from gapless.constrain.grammar import Grammar
+from gapless.constrain.limits import DEFAULT, Limits, NotATable
+from gapless.constrain.tokens import TokenTable
+from gapless.constrain.vocabulary import Vocabulary
+from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestFailed
+from gapless.locks import Lock
+
+BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
+START_SECONDS = 60.0
+"""How long the process may take to start; a loaded machine needs seconds."""
+
+Key = tuple[str, str]
+"""Digests of a grammar and of a vocabulary."""
+
+
+class TooManyGrammars(RequestFailed):
+    """As many grammars wait to be compiled as may; later there may be room."""
+
+    status: ClassVar[int] = 429
+
+
+class TableCache:
+    """Tables by content, the ones used last kept, up to a number of bytes. Not safe between threads by itself."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._tables: OrderedDict[Key, TokenTable] = OrderedDict()
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def get(self, key: Key) -> TokenTable | None:
+        """The table, if it is there; it counts as used."""
+        table = self._tables.get(key)
+        if table is not None:
+            self._tables.move_to_end(key)
+        return table
+
+    def put(self, key: Key, table: TokenTable) -> None:
+        """Keep a table; the ones left the longest ago make room. One larger than all room is not kept."""
+        if key in self._tables or table.nbytes > self._most:
+            return
+        self._tables[key] = table
+        self.nbytes += table.nbytes
+        while self.nbytes > self._most:
+            _, gone = self._tables.popitem(last=False)
+            self.nbytes -= gone.nbytes
+
+
+class _Job:
+    """A grammar that is waited for, and by whom."""
+
+    def __init__(self, key: Key, grammar: Grammar) -> None:
+        self.key, self.grammar = key, grammar
+        self.waiting: list[Future[TokenTable]] = []
+
+
+class Compiler:
+    """Tables for one vocabulary. `submit` from any thread; `close` when done."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        limits: Limits = DEFAULT,
+        *,
+        cache_bytes: int = 256 * 2**20,
+        most_waiting: int = 64,
+        timeout: float = 30.0,
+    ) -> None:
+        """`timeout`: seconds a grammar may take; `most_waiting`: grammars that may wait to be compiled."""
+        self._vocabulary, self._limits = vocabulary, limits
+        self._most_waiting, self._timeout = most_waiting, timeout
+        self._lock = Lock()
+        self._cache = TableCache(cache_bytes)
+        self._jobs: dict[Key, _Job] = {}
+        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._child: _Child | None = None
+        self.compiled = 0
+        """Grammars that were compiled, also those that turned out wrong."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables that are kept."""
+        return self._cache.nbytes
+
+    def submit(self, grammar: Grammar) -> Future[TokenTable]:
+        """The table of a grammar, at once if it is known.
+
+        The future fails with `InvalidRequest` for what is wrong with the grammar, `NotATable` for what needs another
+        way (too slow counts as that), `TooManyGrammars`, `RequestFailed` if the compiler itself is not to be had, `EngineClosed` after
+        `close`.
+        """
+        future: Future[TokenTable] = Future()
+        key = grammar.digest, self._vocabulary.digest
+        with self._lock:
+            known = self._cache.get(key)
+            error = None if known is not None else self._enter(key, grammar, future)
+        if known is not None:
+            future.set_result(known)
+        elif error is not None:
+            future.set_exception(error)
+        return future
+
+    def _enter(self, key: Key, grammar: Grammar, future: Future[TokenTable]) -> GaplessError | None:
+        """Join the job that compiles it, or begin one; the error if that cannot be."""
+        if self._closed:
+            return EngineClosed("the compiler of grammars was closed")
+        job = self._jobs.get(key)
+        if job is None:
+            if len(self._jobs) >= self._most_waiting:
+                return TooManyGrammars(f"{len(self._jobs)} grammars wait to be compiled; ask again later")
+            job = self._jobs[key] = _Job(key, grammar)
+            self._todo.put(job)
+        job.waiting.append(future)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gapless-grammars", daemon=True)
+            self._thread.start()
+        return None
+
+    def close(self) -> None:
+        """End the process; whoever still waits gets `EngineClosed`."""
+        with self._lock:
+            self._closed = True
+            child, thread = self._child, self._thread
+        if child is not None:
+            child.kill()
+        self._todo.put(None)
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while (job := self._todo.get()) is not None:
+            if self._wanted(job):
+                self._finish(job, self._compiled(job.grammar))
+        if self._child is not None:
+            self._child.kill()
+
+    def _wanted(self, job: _Job) -> bool:
+        """Whether somebody still waits for it; if not, it is over."""
+        with self._lock:
+            wanted = any(not future.cancelled() for future in job.waiting)
+            if not wanted:
+                del self._jobs[job.key]
+            return wanted
+
+    def _finish(self, job: _Job, result: TokenTable | GaplessError) -> None:
+        with self._lock:
+            del self._jobs[job.key]
+            if isinstance(result, TokenTable):
+                self._cache.put(job.key, result)
+        for future in job.waiting:  # complete: nobody joins a job that is not in `_jobs`
+            if future.set_running_or_notify_cancel():
+                if isinstance(result, TokenTable):
+                    future.set_result(result)
+                else:
+                    future.set_exception(result)
+
+    def _compiled(self, grammar: Grammar) -> TokenTable | GaplessError:
+        closed = EngineClosed("the compiler of grammars was closed")
+        with self._lock:
+            if self._closed:
+                return closed
+        try:
+            child = self._process()
+            result = child.ask(grammar, self._timeout)
+        except (OSError, EOFError) as error:
+            self._drop()
+            with self._lock:
+                return closed if self._closed else RequestFailed(f"the compiler of grammars ended: {error!r}")
+        self.compiled += 1
+        if result is None:
+            self._drop()
+            return NotATable(f"the {grammar.kind} takes more than {self._timeout:g} s to compile", param=grammar.kind)
+        return result
+
+    def _process(self) -> _Child:
+        if self._child is None:
+            child = _Child()
+            with self._lock:
+                self._child = child
+                closed = self._closed
+            if closed:
+                raise EOFError
+            child.begin(self._vocabulary, self._limits)
+        return self._child
+
+    def _drop(self) -> None:
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+
+class _Child:
+    """The other process and the line to it."""
+
+    def __init__(self) -> None:
+        self._line, theirs = Pipe()
+        with theirs:
+            words = [json.dumps(sys.path), str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BEGIN.format(module="gapless.constrain.child"), *words],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+
+    def begin(self, vocabulary: Vocabulary, limits: Limits) -> None:
+        """Tell it the vocabulary. Raises `OSError` or `EOFError` if it does not start."""
+        if not self._line.poll(START_SECONDS):
+            raise TimeoutError(f"it did not start within {START_SECONDS:g} s")
+        self._line.recv()
+        self._line.send((list(vocabulary.pieces), vocabulary.end, limits))
+
+    def ask(self, grammar: Grammar, timeout: float) -> TokenTable | GaplessError | None:
+        """Its answer, None if there is none in time. Raises `OSError` or `EOFError` if it ended."""
+        self._line.send(grammar)
+        if not self._line.poll(timeout):
+            return None
+        answer = self._line.recv()
+        if isinstance(answer, TokenTable):
+            return answer
+        kind, message, param = answer
+        return _ERRORS.get(kind, RequestFailed)(message, param=param)
+
+    def kill(self) -> None:
+        """End it, whatever it does. May be called again."""
+        self._process.kill()
+        self._process.wait()
+
+
+_ERRORS: dict[str, type[GaplessError]] = {"NotATable": NotATable, "InvalidRequest": InvalidRequest}
