@@ -114,8 +114,8 @@ class Compiler:
         """The table of a grammar, at once if it is known.
 
         The future fails with `InvalidRequest` for what is wrong with the grammar, `NotATable` for what needs another
-        way (too slow counts as that), `TooManyGrammars`, `RequestFailed` if the compiler itself is not to be had, `EngineClosed` after
-        `close`.
+        way (too slow counts as that), `TooManyGrammars`, `RequestFailed` if the compiler itself is not to be had,
+        `EngineClosed` after `close`.
         """
         future: Future[TokenTable] = Future()
         key = grammar.digest, self._vocabulary.digest

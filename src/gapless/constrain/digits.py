@@ -22,6 +22,7 @@ from gapless.constrain.regex import whole
 WHOLE_DIGITS = 18
 """Most digits of an integer without a bound, and of a number's part before its point: fits 64 bits."""
 FRACTION_DIGITS = 15
+"""Most digits behind the point of a number between bounds."""
 EXACT_DIGITS = 15
 """Decimals of up to so many digits are told apart by doubles."""
 MOST_STEP = 4096
@@ -37,8 +38,11 @@ class Bound:
 
 
 def plain_number() -> Node:
-    """Any number, perhaps with a fraction and an exponent, each of bounded length."""
-    return whole(rf"-?(0|[1-9]\d{{0,{WHOLE_DIGITS - 1}}})(\.\d{{1,{FRACTION_DIGITS}}})?([eE][+-]?\d\d?)?")
+    """Any number in digits, or with one digit before the point and an exponent, the way doubles are printed.
+
+    Each part is of bounded length. A double prints in up to 17 digits, and without an exponent from 0.0001 on.
+    """
+    return whole(rf"-?((0|[1-9]\d{{0,{WHOLE_DIGITS - 1}}})(\.\d{{1,20}})?|[1-9](\.\d{{1,16}})?[eE][+-]?\d\d?)")
 
 
 def between(low: Bound | None, high: Bound | None, fraction: int) -> Node:
