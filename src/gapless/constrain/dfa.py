@@ -113,8 +113,10 @@ class _Subsets:
         for state in subset:
             for label, target in self._nfa.moves[state]:
                 closure = self._closure(target)
-                labels[label] = labels[label] | closure if label in labels else closure
-        self._spend(len(subset) + len(labels))
+                known = labels.get(label)
+                labels[label] = closure if known is None else known | closure
+                self._spend(1 if known is None else len(known))
+        self._spend(len(subset))
         if len(labels) <= 1:
             return list(labels.items())
         parts: list[tuple[ByteSet, frozenset[int]]] = []

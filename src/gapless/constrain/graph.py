@@ -11,19 +11,36 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
+_BLOCK = 2**24
+"""Cells of the array in which edges of dense automata are ticked off at a time."""
 
 
 def edges(following: Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Each pair (from, to) once, in order of `to`."""
-    source, column = np.nonzero(following >= 0)
-    codes = np.unique(following[source, column].astype(np.int64) * len(following) + source)
-    return codes % len(following), codes // len(following)
+    """Each pair (from, to) once, in order of `from`.
+
+    Few columns are sorted. Of many, most lead to the same few states, so those are ticked off, row by row.
+    """
+    states = len(following)
+    if following.size <= _BLOCK // 16:
+        source, column = np.nonzero(following >= 0)
+        codes = np.unique(source * states + following[source, column])
+        return codes // states, codes % states
+    rows = max(_BLOCK // states, 1)
+    found = []
+    for first in range(0, states, rows):
+        block = following[first : first + rows].astype(np.int64)
+        ticks = np.zeros((len(block), states + 1), dtype=np.bool_)
+        ticks[np.arange(len(block))[:, None], block] = True  # -1 ticks the last column
+        source, target = np.nonzero(ticks[:, :states])
+        found.append((source + first, target))
+    return np.concatenate([pair[0] for pair in found]), np.concatenate([pair[1] for pair in found])
 
 
 def distances(following: Numbers, accepting: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Int32 [S]: the fewest moves from each state to an accepting one, -1 where there is none."""
     source, target = edges(following)
-    begins = np.searchsorted(target, np.arange(len(following) + 1))
+    source = source[np.argsort(target, kind="stable")]
+    begins = np.append(0, np.cumsum(np.bincount(target, minlength=len(following))))
     distance = np.where(accepting, 0, -1).astype(np.int32)
     front, step = np.flatnonzero(accepting), 0
     while len(front):
@@ -36,17 +53,13 @@ def distances(following: Numbers, accepting: npt.NDArray[np.bool_]) -> npt.NDArr
 
 def reached(following: Numbers, start: int) -> npt.NDArray[np.int64]:
     """The states that can be reached, `start` first, in order of distance."""
-    target, source = edges(following)[::-1]
-    order = np.argsort(source, kind="stable")
-    source, target = source[order], target[order]
-    begins = np.searchsorted(source, np.arange(len(following) + 1))
-    seen = np.zeros(len(following), dtype=np.bool_)
-    seen[start] = True
+    seen = np.zeros(len(following) + 1, dtype=np.bool_)
+    seen[[start, -1]] = True  # the last one stands for no way
     front = np.array([start], dtype=np.int64)
     found = [front]
     while len(front):
-        front = _neighbours(target, begins, front)
-        front = front[~seen[front]]
+        front = np.unique(following[front])
+        front = front[~seen[front]].astype(np.int64)
         seen[front] = True
         found.append(front)
     return np.concatenate(found)

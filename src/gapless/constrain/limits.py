@@ -19,11 +19,11 @@ class NotATable(InvalidRequest):
 class Limits:
     """Sizes that end a compilation with `NotATable`."""
 
-    work: int = 4_000_000
+    work: int = 20_000_000
     """Elementary steps of one automaton's construction."""
     fragments: int = 400_000
     """States of a nondeterministic automaton."""
-    states: int = 20_000
+    states: int = 16_384
     """States of a deterministic one, and of a table; below 32768, so that a table's numbers take two bytes."""
     table_bytes: int = 32 * 2**20
     """Bytes of a finished table."""

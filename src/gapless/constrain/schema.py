@@ -15,8 +15,8 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from gapless.constrain.charset import ANY
-from gapless.constrain.compile import both, without
-from gapless.constrain.digits import between, fraction_digits, multiples, plain_number
+from gapless.constrain.compile import both, compact, without
+from gapless.constrain.digits import Bound, between, fraction_digits, multiples, plain_number
 from gapless.constrain.disjoint import Disjoint
 from gapless.constrain.flat import Conjunction, Flat, Part, Text, merge, refusal, smaller, type_of
 from gapless.constrain.keywords import Keywords
@@ -27,6 +27,8 @@ from gapless.constrain.spelling import CHARACTER, Spacing, format_text, key, quo
 from gapless.errors import InvalidRequest
 
 _SIMPLE = Flat()
+_FEW = 2
+"""Elements beyond which a bounded array's element is made small before it is copied."""
 
 
 def schema_language(schema: object, spaces: int = 1, limits: Limits = DEFAULT) -> Node:
@@ -42,6 +44,7 @@ class _Schema:
         self._spacing = Spacing(spaces)
         self._known: dict[tuple[str, ...], Node] = {}
         self._deep: dict[int, Node] = {}
+        self._ranges: dict[tuple[Bound | None, Bound | None, int], Node] = {}
         self._depth = 0
         self._disjoint = Disjoint(self.alternatives, self.text, limits)
 
@@ -164,7 +167,7 @@ class _Schema:
         return alt((Literal(b"true"), Literal(b"false")))
 
     def _integer(self, flat: Flat) -> Node:
-        found = between(flat.low, flat.high, 0)
+        found = self._digits(flat, 0)
         return found if flat.step is None else both(found, multiples(flat.step), self._limits)
 
     def _number(self, flat: Flat) -> Node:
@@ -176,7 +179,14 @@ class _Schema:
         if digits < 0:
             keyword = "exclusiveMinimum" if flat.low is not None and flat.low.open else "exclusiveMaximum"
             raise refusal(flat.pointer, keyword, "has more digits than a double tells apart from its neighbours")
-        return between(flat.low, flat.high, digits)
+        return self._digits(flat, digits)
+
+    def _digits(self, flat: Flat, fraction: int) -> Node:
+        """Numbers in a flat's range, as a small automaton: the same range tends to come again."""
+        wanted = (flat.low, flat.high, fraction)
+        if wanted not in self._ranges:
+            self._ranges[wanted] = compact(between(*wanted), self._limits)
+        return self._ranges[wanted]
 
     def _string(self, flat: Flat) -> Node:
         return quoted(self._body(flat, CHARACTER, [spelled(self._text(text)) for text in flat.texts]))
@@ -218,6 +228,8 @@ class _Schema:
             most = smaller(most, len(heads))
         if most is not None and most < flat.fewest:
             return NEVER
+        if rest != NEVER and max(flat.fewest, most or 0) - len(heads) > _FEW:
+            rest = compact(rest, self._limits)
         elements = Listed(tuple(heads[:most]), None if rest == NEVER else rest, flat.fewest, most, self._spacing.comma)
         return seq(Literal(b"["), elements, Literal(b"]"))
 

@@ -28,6 +28,8 @@ NEVER, END = 0, 1
 """Classes that every table has: ids that are never allowed, and the end."""
 FORBIDDEN = -1
 
+Following = npt.NDArray[np.int16]
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
@@ -73,7 +75,7 @@ def token_table(dfa: Dfa, vocabulary: Vocabulary, limits: Limits = DEFAULT) -> T
     classes, following = _merged(classes, following)
     table = TokenTable(
         classes.astype(np.uint16),
-        following.astype(np.int16),
+        following,
         distance.astype(np.int16),
         _forced(classes, following),
         time.perf_counter() - began,
@@ -133,57 +135,55 @@ class _Functions:
 
 def _columns(
     dfa: Dfa, vocabulary: Vocabulary, kinds: npt.NDArray[np.int64], functions: npt.NDArray[np.int16]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[npt.NDArray[np.int64], Following]:
     """Classes of the ids and following states [S, C]: never, the end, then the functions that ids have."""
     used = np.unique(kinds[kinds > 0])
     to = np.zeros(len(functions), dtype=np.int64)
     to[used] = np.arange(len(used)) + 2
     classes = to[kinds]
     classes[vocabulary.end] = END
-    following = functions[used, : dfa.states].T.astype(np.int64)
+    following = np.full((dfa.states, len(used) + 2), FORBIDDEN, dtype=np.int16)
+    following[:, 2:] = functions[used, : dfa.states].T
     following[following == dfa.states] = FORBIDDEN
-    ends = np.where(dfa.accepting, np.arange(dfa.states), FORBIDDEN)
-    never = np.full(dfa.states, FORBIDDEN)
-    return classes, np.column_stack([never, ends, following])
+    ends = np.flatnonzero(dfa.accepting)
+    following[ends, END] = ends
+    return classes, following
 
 
-def _pruned(
-    following: npt.NDArray[np.int64], distance: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _pruned(following: Following, distance: npt.NDArray[np.int32]) -> tuple[Following, npt.NDArray[np.int32]]:
     """Without ways that lead to no end, and without states that cannot be reached."""
-    following = np.where((following >= 0) & (distance[following] >= 0), following, FORBIDDEN)
+    lost = np.append(distance < 0, True)  # -1 is lost too
+    following = np.where(lost[following], np.int16(FORBIDDEN), following)
     keep = reached(following, 0)
-    numbers = np.full(len(distance) + 1, FORBIDDEN, dtype=np.int64)
+    numbers = np.full(len(distance) + 1, FORBIDDEN, dtype=np.int16)
     numbers[keep] = np.arange(len(keep))
     return numbers[following[keep]], distance[keep]
 
 
-def _merged(
-    classes: npt.NDArray[np.int64], following: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _merged(classes: npt.NDArray[np.int64], following: Following) -> tuple[npt.NDArray[np.int64], Following]:
     """Classes that do the same in the states that are left become one; what is nowhere allowed becomes `NEVER`."""
-    columns = np.ascontiguousarray(following.T.astype(np.int16))
-    numbers: dict[object, int] = {columns[NEVER].tobytes(): NEVER, "end": END}
+    columns = np.ascontiguousarray(following.T)
+    numbers: dict[object, int] = {columns[NEVER].tobytes(): NEVER}
     firsts = [NEVER, END]
     to = np.zeros(len(columns), dtype=np.int64)
     to[END] = END
     for i in range(2, len(columns)):
-        key = columns[i].tobytes()
-        to[i] = numbers.setdefault(key, len(firsts))
+        to[i] = numbers.setdefault(columns[i].tobytes(), len(firsts))
         if to[i] == len(firsts):
             firsts.append(i)
     if len(firsts) > np.iinfo(np.uint16).max:
         raise NotATable(f"the rule tells {len(firsts)} kinds of token apart, more than a table can hold")
-    return to[classes], following[:, firsts]
+    return to[classes], np.ascontiguousarray(columns[firsts].T)
 
 
-def _forced(classes: npt.NDArray[np.int64], following: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _forced(classes: npt.NDArray[np.int64], following: Following) -> npt.NDArray[np.int32]:
     sizes = np.bincount(classes, minlength=following.shape[1])
     examples = np.zeros(following.shape[1], dtype=np.int64)
     examples[classes] = np.arange(len(classes))
     allowed = following >= 0
     only = examples[np.argmax(allowed, axis=1)]
-    return np.where(allowed @ sizes == 1, only, -1).astype(np.int32)
+    single = (allowed.sum(axis=1) == 1) & (sizes[np.argmax(allowed, axis=1)] == 1)
+    return np.where(single, only, -1).astype(np.int32)
 
 
 @dataclass(slots=True)
