@@ -16,7 +16,30 @@ from gapless.skills.tokenizer import Tokenizer
 
 SCHEMAS = sorted((Path(__file__).parents[1] / "data" / "schemas").glob("*.json"))
 END = 0
-LEAVES = [0, 1, 5, -1, 9, 12, 256, 10**6, 0.5, 1.25, -3.75, True, False, None, "", "a", "ab", "日é", '"\\\n', "x" * 9, [], {}]
+LEAVES = [
+    0,
+    1,
+    5,
+    -1,
+    9,
+    12,
+    256,
+    10**6,
+    0.5,
+    1.25,
+    -3.75,
+    True,
+    False,
+    None,
+    "",
+    "a",
+    "ab",
+    "日é",
+    '"\\\n',
+    "x" * 9,
+    [],
+    {},
+]
 
 
 @functools.cache
@@ -79,7 +102,7 @@ def mutant(value, rng):
         if kind == 1:
             return value[:at] + value[at + 1 :]
         changed = value[at] if kind == 2 else mutant(value[at], rng)
-        return value[:at] + [changed] + value[at + (kind == 3) :]
+        return [*value[:at], changed, *value[at + (kind == 3) :]]
     if isinstance(value, bool | None):
         return rng.choice(LEAVES)
     if isinstance(value, str) and value and kind:

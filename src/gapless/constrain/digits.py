@@ -69,6 +69,11 @@ def fraction_digits(low: Bound | None, high: Bound | None) -> int:
     return room
 
 
+def too_fine(low: Bound | None, high: Bound | None, fraction: int) -> bool:
+    """Whether a range that is found empty is so only because a number of it would take too many digits."""
+    return low is None or high is None or (fraction > 0 and low.value < high.value)
+
+
 def multiples(step: int) -> Node:
     """Whole numbers, with their sign, that `step` divides. States: nothing read, a minus, and each remainder."""
     moves = [(0, ord("-"), ord("-"), 1)]

@@ -1,8 +1,8 @@
 """Whether no value can satisfy two schemas: what a oneOf must know of its options.
 
-In: two `Flat`s, which are two ways to satisfy the options. Out: True only where it is proven; False says nothing. The
-proof is about all values that satisfy them, not only those that are written: members and elements that a schema does
-not mention may be there.
+In: two `Flat`s, which are two ways to satisfy the options. Out: True only where it is proven that nothing that is
+written for one of them satisfies the other; False says nothing. What satisfies a schema is more than what is written
+for it: it may be of a type, and have members and elements, that the schema does not mention.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Disjoint:
         self._alternatives, self._text, self._limits = alternatives, text, limits
 
     def flats(self, one: Flat, other: Flat) -> bool:
-        """Whether no value satisfies both."""
+        """Whether no value written for one satisfies the other."""
         if one.values is not None:
             return all(not self._admits(other, value) or not self._admits(one, value) for value in one.values)
         if other.values is not None:
             return self.flats(other, one)
-        shared = [name for name in TYPES if name in _types(one) and name in _types(other)]
+        shared = (_types(one) & frozenset(other.admitted())) | (_types(other) & frozenset(one.admitted()))
         return all(self._of_type(name, one, other) for name in shared)
 
     def _conjunctions(self, one: Conjunction, other: Conjunction) -> bool:

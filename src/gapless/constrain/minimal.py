@@ -77,7 +77,7 @@ class _Partition:
 
 
 def minimized(dfa: Dfa) -> Dfa:
-    """The same language with as few states as it can have."""
+    """The same language in as few states as it can have. Every state of `dfa` leads to an end, as `trimmed` has it."""
     states, moves = _Partition(dfa.states), np.nonzero(dfa.following.T >= 0)
     tails = moves[1].tolist()
     heads = dfa.following[moves[1], moves[0]]

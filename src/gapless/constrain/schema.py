@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from gapless.constrain.charset import ANY
 from gapless.constrain.compile import both, compact, without
-from gapless.constrain.digits import Bound, between, fraction_digits, multiples, plain_number
+from gapless.constrain.digits import Bound, between, fraction_digits, multiples, plain_number, too_fine
 from gapless.constrain.disjoint import Disjoint
 from gapless.constrain.flat import Conjunction, Flat, Part, Text, merge, refusal, smaller, type_of
 from gapless.constrain.keywords import Keywords
@@ -186,6 +186,9 @@ class _Schema:
         wanted = (flat.low, flat.high, fraction)
         if wanted not in self._ranges:
             self._ranges[wanted] = compact(between(*wanted), self._limits)
+            if self._ranges[wanted] == NEVER and too_fine(*wanted):
+                keyword = "minimum" if flat.low is not None else "maximum"
+                raise refusal(flat.pointer, keyword, "leaves only numbers of more digits than are written")
         return self._ranges[wanted]
 
     def _string(self, flat: Flat) -> Node:

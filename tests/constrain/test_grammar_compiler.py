@@ -1,0 +1,172 @@
+"""Grammars compiled in another process: once, whoever asks; errors to all; bounded; never in anybody's way."""
+
+import asyncio
+import itertools
+import threading
+import time
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+
+import pytest
+from tests.constrain.walks import glint
+
+from gapless.constrain.child import answer
+from gapless.constrain.compiler import Compiler, TableCache, TooManyGrammars
+from gapless.constrain.grammar import Grammar, compile_grammar
+from gapless.constrain.limits import DEFAULT, Limits, NotATable
+from gapless.constrain.tokens import TokenTable
+from gapless.errors import EngineClosed, InvalidRequest, RequestFailed
+
+WAIT = 60
+NUMBERS = itertools.count()
+NO_LIMITS = Limits(work=10**12, states=10**9, fragments=10**9)
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    made = Compiler(glint(), timeout=WAIT)
+    yield made
+    made.close()
+
+
+@contextmanager
+def held(compiler):
+    """The compiler's thread waits, in a callback of a grammar that takes its time, so nothing else is begun."""
+    gate = threading.Event()
+    first = compiler.submit(Grammar.regex(f".*a.{{9}}{next(NUMBERS)}"))
+    first.add_done_callback(lambda _: gate.wait(WAIT))
+    yield
+    gate.set()
+
+
+def equal(one, other):
+    arrays = ("classes", "following", "distance", "forced")
+    return all((getattr(one, name) == getattr(other, name)).all() for name in arrays)
+
+
+def test_a_table_from_the_other_process_is_the_same_and_is_kept(compiler):
+    grammar = Grammar.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
+    first = compiler.submit(grammar).result(WAIT)
+    assert equal(first, compile_grammar(grammar, glint()))
+    assert first.seconds > 0
+    count = compiler.compiled
+    again = compiler.submit(Grammar.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}}))
+    assert again.done()
+    assert again.result() is first
+    assert compiler.compiled == count
+    assert compiler.nbytes >= first.nbytes
+
+
+def test_who_asks_for_the_same_at_once_shares_one_compilation_and_one_error(compiler):
+    count = compiler.compiled
+    with held(compiler):
+        futures = [compiler.submit(Grammar.regex("(a|b){3}")) for _ in range(4)]
+        wrong = [compiler.submit(Grammar.json_schema({"not": {}})) for _ in range(3)]
+    tables = {id(future.result(WAIT)) for future in futures}
+    assert len(tables) == 1
+    for future in wrong:
+        with pytest.raises(InvalidRequest, match=r'"not" at #/not') as refusal:
+            future.result(WAIT)
+        assert refusal.value.param == "json_schema"
+    assert compiler.compiled == count + 3
+    with pytest.raises(NotATable, match="recursive"):
+        compiler.submit(Grammar.json_schema({"properties": {"a": {"$ref": "#"}}})).result(WAIT)
+
+
+def test_an_event_loop_goes_on_meanwhile(compiler):
+    async def ticks():
+        ticked, future = 0, asyncio.wrap_future(compiler.submit(Grammar.regex("[a-f]{0,300}x")))
+        while not future.done():
+            ticked += 1
+            await asyncio.sleep(0)
+        return ticked, future.result()
+
+    ticked, table = asyncio.run(ticks())
+    assert ticked >= 1
+    assert table.states > 300
+
+
+def test_one_that_is_cancelled_is_not_compiled_and_the_others_are(compiler):
+    count = compiler.compiled
+    with held(compiler):
+        gone, kept, also = (compiler.submit(Grammar.regex(word)) for word in ("gone", "kept", "kept"))
+        assert gone.cancel()
+        assert also.cancel()
+    assert isinstance(kept.result(WAIT), TokenTable)
+    with pytest.raises(CancelledError):
+        gone.result()
+    assert compiler.compiled == count + 2
+
+
+@pytest.mark.slow
+def test_a_slow_one_is_given_up_and_the_next_one_is_compiled():
+    compiler = Compiler(glint(), NO_LIMITS, timeout=1.0)
+    try:
+        slow, next_one = compiler.submit(Grammar.regex(".*a.{20}")), compiler.submit(Grammar.regex("a|b"))
+        with pytest.raises(NotATable, match="more than 1 s"):
+            slow.result(WAIT)
+        assert next_one.result(WAIT).states == 2
+    finally:
+        compiler.close()
+
+
+@pytest.mark.slow
+def test_too_many_that_wait_are_refused_and_closing_answers_everyone():
+    compiler = Compiler(glint(), NO_LIMITS, most_waiting=2, timeout=WAIT)
+    running = compiler.submit(Grammar.regex(".*a.{20}"))
+    waiting = compiler.submit(Grammar.regex("b"))
+    with pytest.raises(TooManyGrammars, match="2 grammars wait"):
+        compiler.submit(Grammar.regex("c")).result(0)
+    same = compiler.submit(Grammar.regex("b"))
+    time.sleep(0.5)
+    closing = threading.Thread(target=compiler.close)
+    closing.start()
+    for future in (running, waiting, same, compiler.submit(Grammar.regex("d"))):
+        with pytest.raises(EngineClosed):
+            future.result(WAIT)
+    closing.join(WAIT)
+    assert not closing.is_alive()
+    compiler.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_fails_its_grammar_and_another_one_takes_its_place():
+    compiler = Compiler(glint(), NO_LIMITS, timeout=WAIT)
+    try:
+        compiler.submit(Grammar.regex("a")).result(WAIT)
+        dying = compiler.submit(Grammar.regex(".*a.{20}"))
+        time.sleep(0.3)
+        compiler._child.kill()
+        with pytest.raises(RequestFailed, match="ended"):
+            dying.result(WAIT)
+        assert compiler.submit(Grammar.regex("b")).result(WAIT).states == 2
+    finally:
+        compiler.close()
+
+
+def test_a_compiler_that_nobody_used_closes_and_refuses():
+    compiler = Compiler(glint())
+    compiler.close()
+    with pytest.raises(EngineClosed):
+        compiler.submit(Grammar.regex("a")).result(0)
+
+
+def test_a_defect_is_told_to_who_asked_and_ends_nothing():
+    kind, message, param = answer(Grammar("regex", "no JSON"), glint(), DEFAULT)
+    assert (kind, param) == ("JSONDecodeError", "regex")
+    assert message.startswith("compiling failed")
+
+
+def test_tables_left_the_longest_make_room():
+    tables = [compile_grammar(Grammar.regex(letter), glint()) for letter in "abcd"]
+    size = tables[0].nbytes
+    cache = TableCache(3 * size)
+    for letter, table in zip("abc", tables, strict=False):
+        cache.put((letter, ""), table)
+    assert cache.get(("a", "")) is tables[0]
+    cache.put(("d", ""), tables[3])
+    assert [cache.get((letter, "")) is not None for letter in "abcd"] == [True, False, True, True]
+    assert (len(cache), cache.nbytes) == (3, 3 * size)
+    small = TableCache(size - 1)
+    small.put(("a", ""), tables[0])
+    assert (len(small), small.nbytes) == (0, 0)

@@ -1,0 +1,175 @@
+"""What a schema asks for and cannot have: every refusal names the keyword and its place, and recursion is no table."""
+
+import re
+
+import pytest
+
+from gapless.constrain.grammar import Grammar, grammar_automaton
+from gapless.constrain.limits import Limits, NotATable
+from gapless.errors import InvalidRequest
+
+INTEGER = {"type": "integer"}
+
+
+def accepts(schema, *texts, spaces=1):
+    dfa = grammar_automaton(Grammar.json_schema(schema, spaces))
+    return [dfa.accepts(text.encode()) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("schema", "where", "why"),
+    [
+        ({"not": INTEGER}, "/not", "says what values are not"),
+        ({"type": "object", "properties": {"a": {"if": {}}}}, "/properties/a/if", "depends on the value"),
+        ({"type": "array", "items": {"contains": {}}}, "/items/contains", "one element among others"),
+        (
+            {"$defs": {"x": {"dependentRequired": {}}}, "$ref": "#/$defs/x"},
+            "/$defs/x/dependentRequired",
+            "other members",
+        ),
+        ({"patternProperties": {"a": {}}}, "/patternProperties", "names"),
+        ({"unevaluatedProperties": False}, "/unevaluatedProperties", "use additionalProperties"),
+        ({"type": "integer", "minimun": 3}, "/minimun", "no keyword"),
+        ({"properties": {"a/b": {"~": 1}}}, "/properties/a~1b/~0", "no keyword"),
+        ({"type": "array", "uniqueItems": True}, "/uniqueItems", "all before it"),
+        ({"type": "number", "multipleOf": 0.1}, "/multipleOf", "whole numbers"),
+        ({"type": "integer", "multipleOf": 10**6}, "/multipleOf", "up to 4096"),
+        ({"type": "integer", "multipleOf": 0}, "/multipleOf", "whole numbers"),
+        ({"type": "number", "exclusiveMinimum": 0.12345678901234567}, "/exclusiveMinimum", "digits"),
+        ({"type": "number", "minimum": 1e-30, "maximum": 1e-29}, "/minimum", "digits"),
+        ({"type": "integer", "minimum": 10**20}, "/minimum", "digits"),
+        ({"type": "integer", "minimum": "3"}, "/minimum", "must be a number"),
+        ({"type": "integer", "exclusiveMaximum": True}, "/exclusiveMaximum", "must be a number"),
+        ({"type": "string", "minLength": -1}, "/minLength", "whole number"),
+        ({"type": "string", "minLength": 1.5}, "/minLength", "whole number"),
+        ({"type": "string", "pattern": "(?=a)b"}, "/pattern", "lookahead at position 0"),
+        ({"type": "string", "pattern": 3}, "/pattern", "must be a string"),
+        ({"type": "string", "format": "ipv7"}, "/format", "known are date"),
+        ({"type": "text"}, "/type", "null, boolean"),
+        ({"type": []}, "/type", "one or a list"),
+        ({"enum": []}, "/enum", "list of values"),
+        ({"anyOf": []}, "/anyOf", "list of schemas"),
+        ({"anyOf": {"type": "null"}}, "/anyOf", "list of schemas"),
+        ({"properties": []}, "/properties", "object of schemas"),
+        ({"required": "a"}, "/required", "list of names"),
+        ({"items": {"type": "integer", "allOf": [3]}}, "/items/allOf/0", "an object or a truth value"),
+        ({"$ref": "other.json#/a"}, "/$ref", "of the same schema"),
+        ({"$ref": "#/$defs/nowhere"}, "/$ref", "no #/$defs/nowhere"),
+        ({"oneOf": [{"type": "number"}, INTEGER]}, "/oneOf", "both option 0 and option 1"),
+        ({"oneOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, "/oneOf", "both option"),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "/oneOf", "both option"),
+        (
+            {"oneOf": [{"properties": {"k": {"const": 1}}}, {"properties": {"k": {"const": 2}}}]},
+            "/oneOf",
+            "both option",
+        ),
+        ({"properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 2}, "/maxProperties", "all members"),
+        ({"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2}, "/minProperties", "all members"),
+    ],
+)
+def test_a_keyword_that_cannot_be_honoured_is_named_with_its_place(schema, where, why):
+    with pytest.raises(InvalidRequest, match=re.escape(why)) as refusal:
+        grammar_automaton(Grammar.json_schema(schema))
+    assert f"#{where} " in str(refusal.value)
+    assert refusal.value.param == "json_schema"
+    assert refusal.value.status == 400
+    assert not isinstance(refusal.value, NotATable)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"more": {"$ref": "#"}}},
+        {
+            "$defs": {"n": {"properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}}}},
+            "$ref": "#/$defs/n",
+        },
+        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        {"type": "array", "items": {"type": "array", "items": {"$ref": "#/items"}}},
+    ],
+)
+def test_a_recursive_schema_is_no_table(schema):
+    with pytest.raises(NotATable, match="recursive"):
+        grammar_automaton(Grammar.json_schema(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "maxLength": 10**9},
+        {"type": "array", "items": {"type": "string", "maxLength": 50}, "maxItems": 500},
+        {"allOf": [{"anyOf": [{"const": i} for i in range(9)]}] * 3},
+    ],
+)
+def test_a_schema_that_is_too_large_is_no_table(schema):
+    with pytest.raises(NotATable):
+        grammar_automaton(Grammar.json_schema(schema), Limits(fragments=20_000, states=2_000))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        False,
+        {"type": "integer", "minimum": 3, "maximum": 2},
+        {"type": "integer", "exclusiveMinimum": 2, "exclusiveMaximum": 3},
+        {"type": "string", "minLength": 3, "maxLength": 2},
+        {"type": "string", "pattern": "^a$", "minLength": 2},
+        {"properties": {"a": False}, "required": ["a"]},
+        {"properties": {}, "required": ["a"], "additionalProperties": False},
+        {"type": "array", "items": False, "minItems": 1},
+        {"allOf": [{"type": "string"}, INTEGER]},
+        {"enum": [1, 2], "type": "string"},
+        {"properties": {"a": {}}, "additionalProperties": False, "minProperties": 2},
+        {"properties": {"a": {}, "b": {}}, "required": ["a", "b"], "maxProperties": 1},
+    ],
+)
+def test_what_nothing_satisfies_is_said_to_be_so(schema):
+    with pytest.raises(InvalidRequest, match="no value satisfies the schema"):
+        grammar_automaton(Grammar.json_schema(schema))
+
+
+def test_nests_too_deep_is_an_error_of_the_request():
+    value = 1
+    for _ in range(400):
+        value = [value]
+    with pytest.raises(InvalidRequest, match="deep"):
+        grammar_automaton(Grammar.json_schema({"const": value}))
+    schema = INTEGER
+    for _ in range(200):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(NotATable, match="nests more than"):
+        grammar_automaton(Grammar.json_schema(schema))
+
+
+def test_the_older_and_openapi_spellings():
+    assert accepts({"type": "string", "nullable": True}, "null", '"a"', "1") == [True, True, False]
+    assert accepts({"enum": ["a"], "nullable": True}, "null", '"a"') == [False, True]
+    older = {"type": "array", "items": [INTEGER, {"type": "null"}], "additionalItems": False}
+    assert accepts(older, "[]", "[1]", "[1,null]", "[1,null,1]", "[null]") == [True, True, True, False, False]
+
+
+def test_spaces_are_those_that_were_asked_for():
+    schema = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "required": ["a", "b"]}
+    texts = ['{"a":1,"b":2}', '{"a": 1, "b": 2}', '{"a":  1,"b":2}', '{ "a":1,"b":2}']
+    assert accepts(schema, *texts, spaces=0) == [True, False, False, False]
+    assert accepts(schema, *texts) == [True, True, False, False]
+    assert accepts(schema, *texts, spaces=2) == [True, True, True, False]
+    with pytest.raises(InvalidRequest, match="between 0 and 8"):
+        accepts(schema, spaces=9)
+
+
+def test_values_of_which_nothing_is_known_nest_three_deep():
+    assert accepts({}, '{"a":[{"b":1}]}', '{"a":[{"b":[]}]}', '"x"') == [True, False, True]
+    assert accepts({"type": "object"}, '{"a":{"b":[1]}}', '{"a":{"b":[[]]}}', "{}", "[]") == [True, False, True, False]
+    assert accepts({"type": "array"}, "[[[1]]]", "[[[[]]]]", "{}") == [True, False, False]
+
+
+def test_one_of_is_served_where_its_options_are_proven_apart():
+    kinds = [{"properties": {"kind": {"const": kind}}, "required": ["kind"]} for kind in ("a", "b")]
+    assert accepts({"oneOf": kinds}, '{"kind":"a"}', '{"kind":"b"}', '{"kind":"c"}') == [True, True, False]
+    closed = [{"properties": {name: INTEGER}, "required": [name], "additionalProperties": False} for name in "ab"]
+    assert accepts({"type": "object", "oneOf": closed}, '{"a":1}', '{"b":1}', "{}") == [True, True, False]
+    lengths = [{"type": "array", "items": INTEGER, "maxItems": 1}, {"type": "array", "items": INTEGER, "minItems": 3}]
+    assert accepts({"oneOf": lengths}, "[1]", "[1,2]", "[1,2,3]") == [True, False, True]
+    texts = [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}, {"enum": ["c", 1]}]
+    assert accepts({"oneOf": texts}, '"ax"', '"bx"', '"c"', "1", '"d"') == [True, True, True, True, False]
