@@ -33,7 +33,7 @@ def compiler():
 def held(compiler):
     """The compiler's thread waits, in a callback of a grammar that takes its time, so nothing else is begun."""
     gate = threading.Event()
-    first = compiler.submit(Grammar.regex(f".*a.{{9}}{next(NUMBERS)}"))
+    first = compiler.submit(Grammar.regex(f".*a.{{7}}{next(NUMBERS)}"))
     first.add_done_callback(lambda _: gate.wait(WAIT))
     yield
     gate.set()

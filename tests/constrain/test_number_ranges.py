@@ -11,7 +11,7 @@ from gapless.constrain.compile import automaton, both
 from gapless.constrain.digits import Bound, between, fraction_digits, multiples
 from gapless.constrain.limits import DEFAULT
 
-QUICK = settings(max_examples=60, derandomize=True, deadline=None)
+QUICK = settings(max_examples=25, derandomize=True, deadline=None)
 
 
 def inside(value, low, high):

@@ -16,8 +16,8 @@ from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.regex import found_in, whole
 from gapless.errors import InvalidRequest
 
-QUICK = settings(max_examples=60, derandomize=True, deadline=None)
-LONG = settings(max_examples=600, derandomize=True, deadline=None)
+QUICK = settings(max_examples=40, derandomize=True, deadline=None)
+LONG = settings(max_examples=400, derandomize=True, deadline=None)
 SMALL = Limits(work=300_000, states=3_000)
 LETTERS = "ab1_ .\n\t-é日😀\u2028"
 
@@ -161,7 +161,7 @@ def test_what_is_no_language_is_refused_with_its_position(pattern, what, at):
 )
 def test_what_explodes_is_no_table_and_says_so_soon(pattern):
     with pytest.raises(NotATable, match="too large for a table"):
-        automaton(whole(pattern), Limits(work=100_000, fragments=20_000, states=2_000))
+        automaton(whole(pattern), Limits(work=50_000, fragments=5_000, states=500))
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,9 @@ def test_what_explodes_is_no_table_and_says_so_soon(pattern):
 def test_utf8_of_a_range_is_its_characters_and_nothing_else(pair):
     dfa = automaton(Chars(CharSet.of(pair)), DEFAULT)
     edges = [0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF, *pair]
-    near = {code + step for code in edges for step in (-1, 0, 1)} & {*range(0xD800), *range(0xE000, 0x110000)}
-    for code in near:
+    for code in {code + step for code in edges for step in (-1, 0, 1)}:
+        if not 0 <= code <= 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            continue
         assert dfa.accepts(chr(code).encode()) == (pair[0] <= code <= pair[1]), hex(code)
     for wrong in (b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\x80", b"\xff", b"\xe2\x82", b""):
         assert not dfa.accepts(wrong)

@@ -8,7 +8,9 @@ from tests.constrain.walks import SCHEMAS, bytes_automaton, glint, load, mutant,
 
 from gapless.constrain.tokens import END, NEVER, TokenWalker
 
-QUICK, LONG = 3, 60
+QUICK, LONG = 2, 60
+LARGE = {"receipt", "invoice", "additional_anything", "caption_tags", "detections"}
+EACH = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LARGE)) for path in SCHEMAS]
 
 
 def validator(schema):
@@ -39,7 +41,7 @@ def check_walks(path, count, most):
             assert accepted or not valid or not case["exact"], f"{value} is not accepted"
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EACH)
 def test_a_schema_in_examples_and_random_answers(path):
     dfa, case = bytes_automaton(path), load(path)
     schema = validator(case["schema"])
@@ -57,7 +59,7 @@ def test_many_random_answers_satisfy_their_schema(path):
     check_walks(path, LONG, 300)
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EACH)
 def test_no_state_is_a_dead_end_and_no_class_is_there_twice(path):
     table = table_of(path)
     following = table.following.astype(np.int64)
@@ -74,7 +76,7 @@ def test_no_state_is_a_dead_end_and_no_class_is_there_twice(path):
     assert set(table.classes.tolist()) >= set(range(1, following.shape[1]))
 
 
-@pytest.mark.parametrize("path", SCHEMAS[::6], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EACH[::6])
 def test_a_table_allows_exactly_the_tokens_whose_bytes_lead_on(path):
     """The slow way: from a dozen states, each token's bytes one by one."""
     dfa, table, vocabulary = bytes_automaton(path), table_of(path), glint()

@@ -20,7 +20,7 @@ from gapless.constrain.vocabulary import Vocabulary, token_bytes
 from gapless.errors import InvalidRequest
 from gapless.skills.tokenizer import Tokenizer
 
-QUICK = settings(max_examples=40, derandomize=True, deadline=None)
+QUICK = settings(max_examples=25, derandomize=True, deadline=None)
 SMALL = Vocabulary([None, b"a", b"b", b"ab", b"abab", b"c", b"ba", b"", b"\xc3", b"\xa9", b"\xc3\xa9", b"a"], 0)
 
 
@@ -94,8 +94,8 @@ def test_ways_that_the_vocabulary_cannot_finish_are_not_begun():
 @pytest.mark.parametrize("pattern", ["(ab){5}", "(ab|c){0,9}", "a*b{3}", "(abab)*c", "é{2,4}"])
 def test_an_answer_ends_within_its_budget_if_that_is_possible(pattern):
     found, rng = table(pattern), np.random.default_rng(7)
-    for budget in range(1, 14):
-        for _ in range(8):
+    for budget in range(1, 14, 2):
+        for _ in range(4):
             text, tokens = walk(found, SMALL.pieces, rng, budget)
             assert grammar_automaton(Grammar.regex(pattern)).accepts(text)
             assert len(tokens) <= max(budget, found.fewest)
@@ -210,7 +210,7 @@ def test_products_are_and_and_and_not(seed):
     rng = np.random.default_rng(seed)
     one, other = random_dfa(rng, 5, 2), random_dfa(rng, 4, 3)
     met, left = intersection(one, other, DEFAULT), difference(one, other, DEFAULT)
-    for number in range(200):
+    for number in range(60):
         text = bytes(random.Random(f"{seed} {number}").choices(range(6), k=number % 7))
         assert (met is not None and met.accepts(text)) == (one.accepts(text) and other.accepts(text))
         assert (left is not None and left.accepts(text)) == (one.accepts(text) and not other.accepts(text))
