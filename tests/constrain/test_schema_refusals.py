@@ -148,6 +148,26 @@ def test_the_older_and_openapi_spellings():
     assert accepts(older, "[]", "[1]", "[1,null]", "[1,null,1]", "[null]") == [True, True, True, False, False]
 
 
+def test_of_limits_that_all_hold_the_tighter_ones_count():
+    bounds = [
+        {"minimum": 3, "maximum": 90},
+        {"exclusiveMinimum": 3, "maximum": 20},
+        {"multipleOf": 4},
+        {"multipleOf": 6},
+    ]
+    wanted = {"12": True, "3": False, "24": False, "8": False, "0": False}
+    assert accepts({"type": "integer", "allOf": bounds}, *wanted) == list(wanted.values())
+    lengths = [{"minLength": 1, "maxLength": 3}, {"minLength": 2, "maxLength": 9}]
+    assert accepts({"type": "string", "allOf": lengths}, '"a"', '"ab"', '"abcd"') == [False, True, False]
+    items = [{"minItems": 1, "items": {"minimum": 2}}, {"maxItems": 2, "items": INTEGER}]
+    assert accepts({"type": "array", "allOf": items}, "[]", "[2]", "[1]", "[3,4,5]") == [False, True, False, False]
+    enums = [{"enum": [1, True, "a"]}, {"enum": [True, 1.5, "a", "b"]}]
+    assert accepts({"allOf": enums}, "true", "1", '"a"', '"b"') == [True, False, True, False]
+    closed = {"properties": {"a": INTEGER}, "additionalProperties": False}
+    both = [closed, {"properties": {"a": {"minimum": 5}, "b": INTEGER}}]
+    assert accepts({"allOf": both}, '{"a":5}', '{"a":4}', '{"a":5,"b":1}') == [True, False, False]
+
+
 def test_spaces_are_those_that_were_asked_for():
     schema = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "required": ["a", "b"]}
     texts = ['{"a":1,"b":2}', '{"a": 1, "b": 2}', '{"a":  1,"b":2}', '{ "a":1,"b":2}']
@@ -162,6 +182,15 @@ def test_values_of_which_nothing_is_known_nest_three_deep():
     assert accepts({}, '{"a":[{"b":1}]}', '{"a":[{"b":[]}]}', '"x"') == [True, False, True]
     assert accepts({"type": "object"}, '{"a":{"b":[1]}}', '{"a":{"b":[[]]}}', "{}", "[]") == [True, False, True, False]
     assert accepts({"type": "array"}, "[[[1]]]", "[[[[]]]]", "{}") == [True, False, False]
+
+
+def test_any_object_nests_as_deep_as_was_asked_for():
+    dfa = grammar_automaton(Grammar.json_object(depth=2))
+    texts = ["{}", '{"a":{"b":1}}', '{"a":{"b":{}}}', "[]", "1", '{"a":[1,"x"]}']
+    assert [dfa.accepts(text.encode()) for text in texts] == [True, True, False, False, False, True]
+    for depth in (0, 33):
+        with pytest.raises(InvalidRequest, match="between 1 and 32"):
+            Grammar.json_object(depth)
 
 
 def test_one_of_is_served_where_its_options_are_proven_apart():

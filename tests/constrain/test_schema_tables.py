@@ -4,9 +4,20 @@ import json
 
 import numpy as np
 import pytest
-from tests.constrain.walks import SCHEMAS, bytes_automaton, glint, load, mutant, seeded, table_of, walk, written
+from tests.constrain.walks import (
+    SCHEMAS,
+    bytes_automaton,
+    check_shape,
+    glint,
+    load,
+    mutant,
+    seeded,
+    table_of,
+    walk,
+    written,
+)
 
-from gapless.constrain.tokens import END, NEVER, TokenWalker
+from gapless.constrain.tokens import TokenWalker
 
 QUICK, LONG = 2, 60
 LARGE = {"receipt", "invoice", "additional_anything", "caption_tags", "detections"}
@@ -61,19 +72,7 @@ def test_many_random_answers_satisfy_their_schema(path):
 
 @pytest.mark.parametrize("path", EACH)
 def test_no_state_is_a_dead_end_and_no_class_is_there_twice(path):
-    table = table_of(path)
-    following = table.following.astype(np.int64)
-    allowed = following >= 0
-    assert allowed.any(axis=1).all()
-    assert not allowed[:, NEVER].any()
-    assert (np.flatnonzero(table.distance == 0) == np.flatnonzero(allowed[:, END])).all()
-    nearest = np.where(allowed, table.distance[following], 32767)
-    nearest[:, END] = 32767
-    unfinished = table.distance > 0
-    assert (nearest.min(axis=1)[unfinished] + 1 == table.distance[unfinished]).all()
-    columns = {column.tobytes() for column in np.ascontiguousarray(following.T)[2:]}
-    assert len(columns) == following.shape[1] - 2
-    assert set(table.classes.tolist()) >= set(range(1, following.shape[1]))
+    check_shape(table_of(path))
 
 
 @pytest.mark.parametrize("path", EACH[::6])

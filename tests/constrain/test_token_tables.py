@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.constrain.walks import SCHEMAS, bytes_automaton, glint, walk
+from tests.constrain.walks import SCHEMAS, bytes_automaton, check_shape, glint, walk
 from tests.fakes.starmie import VOCAB, standin
 
 from gapless.constrain.compile import automaton, trie
@@ -58,6 +58,7 @@ def test_the_end_and_ids_beyond_the_tokenizer_stand_for_no_text():
 
 def test_a_small_table_in_full():
     found = table("(ab)*c?")
+    check_shape(found)
     walker = TokenWalker(found)
     assert allowed(walker) == [0, 1, 3, 4, 5, 11]  # the end, a, ab, abab, c, and the other a
     assert found.classes[1] == found.classes[11]
@@ -81,12 +82,18 @@ def test_a_token_may_end_within_a_character():
     walker.advance(8)
     assert allowed(walker) == [9]
     assert walker.table.forced[walker.state] == 9
+    assert table("a").forced.tolist() == [-1, 0]  # two ids are an a
+    check_shape(table("a|é"))
 
 
 def test_ways_that_the_vocabulary_cannot_finish_are_not_begun():
     """There is no token for x, so nothing that must hold one is allowed."""
-    walker = TokenWalker(table("a(x|b)|cx|bax"))
-    assert allowed(walker) == [1, 3, 11]
+    found = table("a(x|b)|cx|bax|b(ax|b)")
+    check_shape(found)
+    walker = TokenWalker(found)
+    assert allowed(walker) == [1, 2, 3, 11]
+    assert found.classes[[4, 5, 6]].tolist() == [NEVER] * 3
+    assert found.states == 4
     with pytest.raises(NotATable, match="no text"):
         table("cx")
 

@@ -10,12 +10,11 @@ import numpy as np
 
 import gapless
 from gapless.constrain.grammar import Grammar, grammar_automaton
-from gapless.constrain.tokens import TokenWalker, token_table
+from gapless.constrain.tokens import END, NEVER, TokenWalker, token_table
 from gapless.constrain.vocabulary import Vocabulary, token_bytes
 from gapless.skills.tokenizer import Tokenizer
 
 SCHEMAS = sorted((Path(__file__).parents[1] / "data" / "schemas").glob("*.json"))
-END = 0
 LEAVES = [
     0,
     1,
@@ -46,7 +45,7 @@ LEAVES = [
 def glint():
     """The bundled tokenizer's vocabulary: 2,048 ids."""
     folder = Path(gapless.__file__).parent / "assets" / "glint"
-    return Vocabulary(token_bytes(Tokenizer.from_file(folder / "tokenizer.json"), 2048), END)
+    return Vocabulary(token_bytes(Tokenizer.from_file(folder / "tokenizer.json"), 2048), 0)
 
 
 @functools.cache
@@ -63,6 +62,29 @@ def bytes_automaton(path):
 @functools.cache
 def table_of(path):
     return token_table(bytes_automaton(path), glint())
+
+
+def check_shape(table):
+    """Every state can be reached and left, distances are those of the arrays, no class is there twice or unused."""
+    following = table.following.astype(np.int64)
+    allowed = following >= 0
+    assert allowed.any(axis=1).all()
+    assert not allowed[:, NEVER].any()
+    assert (np.flatnonzero(table.distance == 0) == np.flatnonzero(allowed[:, END])).all()
+    nearest = np.where(allowed, table.distance[following], 32767)
+    nearest[:, END] = 32767
+    unfinished = table.distance > 0
+    assert (nearest.min(axis=1)[unfinished] + 1 == table.distance[unfinished]).all()
+    columns = {column.tobytes() for column in np.ascontiguousarray(following.T)}
+    assert len(columns) == following.shape[1]
+    assert set(table.classes.tolist()) | {NEVER} == set(range(following.shape[1]))
+    seen, front = {0}, {0}
+    while front:
+        front = {then for state in front for then in following[state].tolist() if then >= 0} - seen
+        seen |= front
+    assert len(seen) == table.states
+    for state in np.flatnonzero(table.forced >= 0).tolist():
+        assert np.flatnonzero(TokenWalker(table, state).mask()).tolist() == [table.forced[state]]
 
 
 def walk(table, pieces, rng, most):

@@ -1,6 +1,6 @@
 """A rule for an answer's text, as a caller states it, and its compilation from begin to end.
 
-In: a list of choices, a regex or a JSON schema. Out: a `Grammar`, a small value that says no more than was stated (its
+In: a list of choices, a regex, a JSON schema, or just "an object". Out: a `Grammar`, a small value that says no more than was stated (its
 `digest` is what tables are cached by), and of a grammar and a vocabulary a `TokenTable`. Compiling takes from a
 millisecond to seconds of pure Python; `compiler` does it elsewhere.
 """
@@ -24,12 +24,15 @@ from gapless.constrain.tokens import TokenTable, token_table
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import InvalidRequest, shown
 
-Kind = Literal["choice", "regex", "json_schema"]
+Kind = Literal["choice", "regex", "json_schema", "json_object"]
+
+DEPTH = 5
+"""How deep any object may nest unless the caller says otherwise; each level more takes twice the states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """`content`: JSON of the choices, the pattern or the schema; the order of a schema's members counts.
+    """`content`: JSON of the choices, the pattern, the schema or the depth; the order of a schema's members counts.
 
     `spaces`: how many spaces may stand after a comma or colon of JSON (see `spelling`).
     """
@@ -60,6 +63,13 @@ class Grammar:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"the schema is no JSON: {error}", param="json_schema") from error
 
+    @classmethod
+    def json_object(cls, depth: int = DEPTH, spaces: int = 1) -> Grammar:
+        """Any object of JSON, its arrays and objects nested at most so deep, itself among them."""
+        if not 1 <= depth <= 32:
+            raise InvalidRequest(f"depth is {shown(depth)}; it must be between 1 and 32", param="json_object")
+        return cls("json_object", json.dumps(depth), spaces)
+
     @property
     def digest(self) -> str:
         """SHA-256 (hex): equal for equal rules."""
@@ -89,6 +99,8 @@ def grammar_automaton(grammar: Grammar, limits: Limits = DEFAULT) -> Dfa:
 
 def _language(grammar: Grammar, limits: Limits) -> Node:
     content = json.loads(grammar.content)
+    if grammar.kind == "json_object":
+        return schema_language({"type": "object"}, grammar.spaces, replace(limits, generic_depth=content))
     if grammar.kind == "json_schema":
         return schema_language(content, grammar.spaces, limits)
     return whole(content, limits) if grammar.kind == "regex" else _choices(content)
