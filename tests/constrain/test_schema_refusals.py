@@ -168,6 +168,14 @@ def test_of_limits_that_all_hold_the_tighter_ones_count():
     assert accepts({"allOf": both}, '{"a":5}', '{"a":4}', '{"a":5,"b":1}') == [True, False, False]
 
 
+def test_bounds_that_doubles_round_are_those_that_readers_compare_with():
+    """123456789012345696 prints as 1.234567890123457e+17, which is more."""
+    bound = 123456789012345696.0
+    texts = ["123456789012345696", "123456789012345697", "123456789012345700"]
+    assert accepts({"type": "integer", "maximum": bound}, *texts) == [True, False, False]
+    assert accepts({"type": "integer", "minimum": 10**17, "maximum": 10**17 + 1}, str(10**17 + 1)) == [True]
+
+
 def test_spaces_are_those_that_were_asked_for():
     schema = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "required": ["a", "b"]}
     texts = ['{"a":1,"b":2}', '{"a": 1, "b": 2}', '{"a":  1,"b":2}', '{ "a":1,"b":2}']

@@ -94,6 +94,7 @@ class Compiler:
     ) -> None:
         """`timeout`: seconds a grammar may take; `most_waiting`: grammars that may wait to be compiled."""
         self._vocabulary, self._limits = vocabulary, limits
+        self._digest = vocabulary.digest  # milliseconds, once
         self._most_waiting, self._timeout = most_waiting, timeout
         self._lock = Lock()
         self._cache = TableCache(cache_bytes)
@@ -118,7 +119,7 @@ class Compiler:
         `EngineClosed` after `close`.
         """
         future: Future[TokenTable] = Future()
-        key = grammar.digest, self._vocabulary.digest
+        key = grammar.digest, self._digest
         with self._lock:
             known = self._cache.get(key)
             error = None if known is not None else self._enter(key, grammar, future)

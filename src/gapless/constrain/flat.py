@@ -11,7 +11,7 @@ they were allowed, so what another schema declares there may come.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from math import lcm
@@ -127,7 +127,7 @@ def same(one: object, other: object) -> bool:
     return _normal(one) == _normal(other)
 
 
-def _normal(value: object) -> object:
+def _normal(value: object) -> Hashable:
     if isinstance(value, dict):
         return "object", frozenset((name, _normal(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -151,7 +151,8 @@ def common(one: tuple[object, ...] | None, other: tuple[object, ...] | None) -> 
     """The values in both lists; None is any value."""
     if one is None or other is None:
         return other if one is None else one
-    return tuple(value for value in one if any(same(value, another) for another in other))
+    known = {_normal(value) for value in other}
+    return tuple(value for value in one if _normal(value) in known)
 
 
 def _tighter(one: Bound | None, other: Bound | None, sign: int) -> Bound | None:
@@ -164,8 +165,11 @@ def _both(one: Conjunction | None, other: Conjunction | None) -> Conjunction | N
 
 
 def decimal(value: float) -> Decimal:
-    """The number that is written, not the binary one nearest to it."""
-    return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
+    """The number that is written, not the binary one nearest to it.
+
+    Of a whole number it is the binary one: readers compare it with integers exactly.
+    """
+    return Decimal(int(value)) if value == int(value) else Decimal(repr(value))
 
 
 def below(pointer: str, *names: str | int) -> str:

@@ -1,8 +1,8 @@
 """A rule for an answer's text, as a caller states it, and its compilation from begin to end.
 
-In: a list of choices, a regex, a JSON schema, or just "an object". Out: a `Grammar`, a small value that says no more than was stated (its
-`digest` is what tables are cached by), and of a grammar and a vocabulary a `TokenTable`. Compiling takes from a
-millisecond to seconds of pure Python; `compiler` does it elsewhere.
+In: a list of choices, a regex, a JSON schema, or just "an object". Out: a `Grammar`, a small value that says no more
+than was stated (its `digest` is what tables are cached by), and of a grammar and a vocabulary a `TokenTable`. Compiling
+takes from a millisecond to seconds of pure Python; `compiler` does it elsewhere.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gapless.constrain.charset import ANY, NOTHING, CharSet
+from gapless.constrain.charset import ANY, CharSet
 from gapless.constrain.language import EMPTY, Chars, Node, Repeat, alt, seq
 from gapless.constrain.limits import DEFAULT, Limits
 from gapless.errors import InvalidRequest, shown
@@ -34,6 +34,8 @@ _GROUPS = {
     "?(": "a conditional",
     "?#": "a comment",
 }
+_LONGEST = 32
+"""Characters between a quantifier's curly brackets, at most."""
 _MOST = 100_000
 """The largest number in a quantifier; sizes are judged by what is built, this only keeps numbers numbers."""
 _DOT = ~CharSet.among("\n")
@@ -228,7 +230,7 @@ class _Parser:
                 return bounds
         if not self._take("{"):
             return None
-        body, close, _ = self._pattern[self._at :].partition("}")
+        body, close, _ = self._pattern[self._at : self._at + _LONGEST].partition("}")
         low, comma, high = body.partition(",")
         if not close or not _number(low or "0") or not _number(high or "0") or not (low or high):
             self._at = at
@@ -292,11 +294,12 @@ class _Parser:
         inverted = self._take("^")
         if self._peek("]"):
             raise self._refused(self._at, "']' as the first of a class (write \\])")
-        found = NOTHING
+        ranges: list[tuple[int, int]] = []
         while not self._take("]"):
             if self._at >= len(self._pattern):
                 raise self._wrong(at, "an unclosed '['")
-            found |= self._range()
+            ranges += self._range().ranges
+        found = CharSet.of(*ranges)
         return ~found if inverted else found
 
     def _range(self) -> CharSet:

@@ -1,0 +1,52 @@
+"""Schemas the way pydantic writes them: whatever a table lets a model say is an object of the class."""
+
+import datetime
+import enum
+from typing import Annotated, Literal
+from uuid import UUID
+
+import numpy as np
+import pytest
+from tests.constrain.walks import glint, walk
+
+from gapless.constrain.grammar import Grammar, compile_grammar
+
+pydantic = pytest.importorskip("pydantic")
+Field = pydantic.Field
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Circle(pydantic.BaseModel):
+    kind: Literal["circle"]
+    radius: Annotated[float, Field(gt=0, le=10)]
+
+
+class Box(pydantic.BaseModel):
+    """A box, with a description."""
+
+    kind: Literal["box"]
+    corners: tuple[int, int, int, int]
+    color: Color = Color.RED
+
+
+class Scene(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    title: Annotated[str, Field(min_length=1, max_length=12, description="what it is called")]
+    shapes: Annotated[list[Annotated[Circle | Box, Field(discriminator="kind")]], Field(max_length=3)]
+    taken: datetime.date | None = None
+    count: Annotated[int, Field(ge=0, multiple_of=5)] = 0
+    id: UUID | None = None
+    notes: dict[str, bool] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize("model", [Circle, Box, Scene])
+def test_what_a_table_allows_is_an_object_of_the_class(model):
+    table, rng = compile_grammar(Grammar.json_schema(model.model_json_schema()), glint()), np.random.default_rng(5)
+    for budget in range(5, 125, 10):
+        text, _ = walk(table, glint().pieces, rng, budget)
+        model.model_validate_json(text)
