@@ -192,6 +192,12 @@ def test_values_of_which_nothing_is_known_nest_three_deep():
     assert accepts({"type": "array"}, "[[[1]]]", "[[[[]]]]", "{}") == [True, False, False]
 
 
+def test_members_of_any_name_are_counted():
+    schema = {"type": "object", "additionalProperties": INTEGER, "minProperties": 1, "maxProperties": 2}
+    assert accepts(schema, "{}", '{"a":1}', '{"a":1,"b":2}', '{"a":1,"b":2,"c":3}') == [False, True, True, False]
+    assert accepts({"type": "object", "maxProperties": 0}, "{}", '{"a":1}') == [True, False]
+
+
 def test_any_object_nests_as_deep_as_was_asked_for():
     dfa = grammar_automaton(Grammar.json_object(depth=2))
     texts = ["{}", '{"a":{"b":1}}', '{"a":{"b":{}}}', "[]", "1", '{"a":[1,"x"]}']

@@ -222,7 +222,7 @@ class _Schema:
 
     def _array(self, flat: Flat) -> Node:
         if not flat.heads and flat.rest is None and "array" not in flat.speaks:
-            return self._lists(self._anything(self._limits.generic_depth - 1), 0, None)
+            return self._lists(self._anything(self._limits.generic_depth - 1))
         heads = [self._language(head) for head in flat.heads[: flat.most]]
         most = smaller(flat.most, heads.index(NEVER) if NEVER in heads else None)
         open_end = flat.rest is not None or not heads or flat.fewest > len(heads)
@@ -231,32 +231,41 @@ class _Schema:
             most = smaller(most, len(heads))
         if most is not None and most < flat.fewest:
             return NEVER
-        if rest != NEVER and max(flat.fewest, most or 0) - len(heads) > _FEW:
-            rest = compact(rest, self._limits)
-        elements = Listed(tuple(heads[:most]), None if rest == NEVER else rest, flat.fewest, most, self._spacing.comma)
-        return seq(Literal(b"["), elements, Literal(b"]"))
+        return seq(Literal(b"["), self._elements(tuple(heads[:most]), rest, flat.fewest, most), Literal(b"]"))
 
-    def _lists(self, element: Node, least: int, most: int | None) -> Node:
-        return seq(Literal(b"["), Listed((), element, least, most, self._spacing.comma), Literal(b"]"))
+    def _elements(self, heads: tuple[Node, ...], rest: Node, least: int, most: int | None) -> Node:
+        if rest != NEVER and max(least, most or 0) - len(heads) > _FEW:
+            rest = compact(rest, self._limits)
+        return Listed(heads, None if rest == NEVER else rest, least, most, self._spacing.comma)
+
+    def _lists(self, element: Node) -> Node:
+        return seq(Literal(b"["), self._elements((), element, 0, None), Literal(b"]"))
 
     def _object(self, flat: Flat) -> Node:
         if not flat.properties and flat.more is None and not flat.required:
             flat = replace(flat, more=())
         names = [*flat.properties, *(name for name in flat.required if name not in flat.properties)]
         values = {name: self._language(flat.property(name)) for name in names if self._named(flat, name)}
-        impossible = flat.most_members is not None and flat.most_members < len(flat.required)
+        fewest = max(flat.least_members, len(flat.required))
+        impossible = flat.most_members is not None and flat.most_members < fewest
         if impossible or any(values.get(name, NEVER) == NEVER for name in flat.required):
             return NEVER
         there = {name: value for name, value in values.items() if value != NEVER}
         more = self._more(flat, tuple(values))
         members = tuple(Member(self._member(key(name), there[name]), name in flat.required) for name in there)
+        if not members and more != NEVER and flat.least_members <= 1 and flat.most_members is not None:
+            found = self._elements((), more, flat.least_members, flat.most_members)
+        else:
+            found = self._members(flat, members, more)
+        return seq(Literal(b"{"), found, Literal(b"}"))
+
+    def _members(self, flat: Flat, members: tuple[Member, ...], more: Node) -> Node:
         members, more = self._counted(flat, members, more)
         if len(members) < flat.least_members and more == NEVER:
             return NEVER
         found: Node = Members(members, None if more == NEVER else more, self._spacing.comma)
-        if flat.least_members == 1 and not flat.required:
-            found = without(found, EMPTY, self._limits)
-        return seq(Literal(b"{"), found, Literal(b"}"))
+        empty = flat.least_members == 1 and not flat.required
+        return without(found, EMPTY, self._limits) if empty else found
 
     def _member(self, name: Node, value: Node) -> Node:
         return seq(name, self._spacing.colon, value)
@@ -307,6 +316,6 @@ class _Schema:
                 inner = self._anything(depth - 1)
                 more = self._member(quoted(Repeat(CHARACTER, 0, None)), inner)
                 members: Node = Members((), more, self._spacing.comma)
-                scalars += [self._lists(inner, 0, None), seq(Literal(b"{"), members, Literal(b"}"))]
+                scalars += [self._lists(inner), seq(Literal(b"{"), members, Literal(b"}"))]
             self._deep[depth] = alt(scalars)
         return self._deep[depth]
