@@ -98,7 +98,7 @@ def test_a_recursive_schema_is_no_table(schema):
     [
         {"type": "string", "maxLength": 10**9},
         {"type": "array", "items": {"type": "string", "maxLength": 50}, "maxItems": 500},
-        {"allOf": [{"anyOf": [{"const": i} for i in range(9)]}] * 3},
+        {"allOf": [{"anyOf": [{"const": i} for i in range(9)]}] * 4},
     ],
 )
 def test_a_schema_that_is_too_large_is_no_table(schema):
@@ -144,6 +144,7 @@ def test_nests_too_deep_is_an_error_of_the_request():
 def test_the_older_and_openapi_spellings():
     assert accepts({"type": "string", "nullable": True}, "null", '"a"', "1") == [True, True, False]
     assert accepts({"enum": ["a"], "nullable": True}, "null", '"a"') == [False, True]
+    assert accepts({"allOf": [False], "nullable": True}, "null", "1") == [True, False]
     older = {"type": "array", "items": [INTEGER, {"type": "null"}], "additionalItems": False}
     assert accepts(older, "[]", "[1]", "[1,null]", "[1,null,1]", "[null]") == [True, True, True, False, False]
 
@@ -174,6 +175,22 @@ def test_bounds_that_doubles_round_are_those_that_readers_compare_with():
     texts = ["123456789012345696", "123456789012345697", "123456789012345700"]
     assert accepts({"type": "integer", "maximum": bound}, *texts) == [True, False, False]
     assert accepts({"type": "integer", "minimum": 10**17, "maximum": 10**17 + 1}, str(10**17 + 1)) == [True]
+
+
+def test_values_of_an_enum_are_measured_as_what_they_are():
+    values = [1e30, 0.12345678901234568, -4, 6, "ab", "abc", True, [1], [1, 2], None]
+    schema = {
+        "enum": values,
+        "minimum": 0,
+        "multipleOf": 2,
+        "maxLength": 2,
+        "maxItems": 1,
+        "type": ["number", "string", "array"],
+    }
+    texts = ["1e+30", "0.12345678901234568", "-4", "6", '"ab"', '"abc"', "true", "[1]", "[1,2]", "null"]
+    assert accepts(schema, *texts) == [True, False, False, True, True, False, False, True, False, False]
+    del schema["multipleOf"]
+    assert accepts(schema, *texts[:4]) == [True, True, False, True]
 
 
 def test_spaces_are_those_that_were_asked_for():

@@ -105,4 +105,3 @@ def _sequences(first: int, last: int) -> Iterator[Sequence]:
 
 
 ANY = CharSet.of((0, LAST))
-NOTHING = CharSet(())

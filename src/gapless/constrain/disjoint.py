@@ -30,7 +30,7 @@ class Disjoint:
     def flats(self, one: Flat, other: Flat) -> bool:
         """Whether no value written for one satisfies the other."""
         if one.values is not None:
-            return all(not self._admits(other, value) or not self._admits(one, value) for value in one.values)
+            return all(not self.admits(other, value) or not self.admits(one, value) for value in one.values)
         if other.values is not None:
             return self.flats(other, one)
         shared = (_types(one) & frozenset(other.admitted())) | (_types(other) & frozenset(one.admitted()))
@@ -60,18 +60,21 @@ class Disjoint:
         names = dict.fromkeys(one.required + other.required)
         return any(self._conjunctions(one.property(name), other.property(name)) for name in names)
 
-    def _admits(self, flat: Flat, value: object) -> bool:
+    def admits(self, flat: Flat, value: object) -> bool:
         """Whether a value may satisfy a flat; True in doubt."""
         if flat.types is not None and type_of(value) not in flat.types:
             return False
         if flat.values is not None and not any(same(value, known) for known in flat.values):
             return False
+        if isinstance(value, str) and not any(text.keyword == "pattern" for text in flat.texts):
+            return flat.shortest <= len(value) and (flat.longest is None or len(value) <= flat.longest)
         if isinstance(value, str):
             texts = determinize(build(self._text(flat), self._limits), self._limits)
             return texts is not None and texts.accepts(value.encode("utf-8", "surrogatepass"))
         if isinstance(value, int | float) and not isinstance(value, bool):
             point = Bound(decimal(value), False)
-            return not _apart(flat.high, point) and not _apart(point, flat.low)
+            divides = flat.step is None or (value == int(value) and int(value) % flat.step == 0)
+            return divides and not _apart(flat.high, point) and not _apart(point, flat.low)
         return True
 
 

@@ -106,8 +106,3 @@ def alt(options: Iterable[Node]) -> Node:
     """One of those that are something."""
     some = tuple(dict.fromkeys(option for option in options if option != NEVER))
     return some[0] if len(some) == 1 else Alt(some)
-
-
-def optional(part: Node) -> Node:
-    """It, or nothing."""
-    return Repeat(part, 0, 1)

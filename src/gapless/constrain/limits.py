@@ -29,7 +29,7 @@ class Limits:
     """Bytes of a finished table."""
     scratch_bytes: int = 512 * 2**20
     """Bytes of what a token does from each state, for all kinds of token, while a table is being made."""
-    alternatives: int = 64
+    alternatives: int = 512
     """Ways in which a schema's anyOf, oneOf and allOf may combine, at one place."""
     depth: int = 64
     """How deep groups of a regex and schemas may nest."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import compress
+from operator import not_
 from urllib.parse import unquote
 
 from gapless.constrain.charset import ANY
@@ -24,7 +26,7 @@ from gapless.constrain.language import EMPTY, NEVER, Chars, Listed, Literal, Mem
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.regex import found_in
 from gapless.constrain.spelling import CHARACTER, Spacing, format_text, key, quoted, spelled
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, shown
 
 _SIMPLE = Flat()
 _FEW = 2
@@ -87,7 +89,8 @@ class _Schema:
             return [Flat(part.pointer)] if part.schema else []
         keywords = Keywords(part)
         assert isinstance(part.schema, Mapping)
-        found = [keywords.flat()]
+        own = keywords.flat()
+        found = [own]
         also = keywords.several("allOf")
         if "$ref" in part.schema:
             also = [self._referred(part, part.schema["$ref"]), *also]
@@ -98,7 +101,7 @@ class _Schema:
             found = self._combined(found, options, part.pointer)
         if "oneOf" in part.schema:
             found = self._one_of(part, found, [self._expanded(option) for option in keywords.several("oneOf")])
-        if part.schema.get("nullable") is True and (found[0].values is None or None in found[0].values):
+        if part.schema.get("nullable") is True and (own.values is None or None in own.values):
             found.append(Flat(part.pointer, frozenset(("null",))))
         return found
 
@@ -114,9 +117,8 @@ class _Schema:
     def _referred(self, part: Part, reference: object) -> Part:
         """Where a reference leads: a place of the same schema."""
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            raise refusal(
-                part.pointer, "$ref", f"is {reference!r:.80}; it must lead to a place of the same schema, #/..."
-            )
+            why = f"is {shown(reference)}; it must lead to a place of the same schema, #/..."
+            raise refusal(part.pointer, "$ref", why)
         pointer = unquote(reference[1:])
         if pointer in part.trail:
             raise NotATable(f"the schema is recursive: #{pointer} leads to itself again", param="json_schema")
@@ -149,16 +151,23 @@ class _Schema:
         return alt(kinds[name](flat) for name in names if not (name == "integer" and "number" in names))
 
     def _listed_values(self, flat: Flat) -> Node:
-        """Those of an enum that satisfy the rest; if it is about types alone, this is seen without an automaton."""
-        assert flat.values is not None
-        values = [value for value in flat.values if flat.types is None or type_of(value) in flat.types]
-        found = alt(self._spacing.value(value) for value in values)
+        """Those of an enum that satisfy the rest: seen from the value if that is a number or the rest is about types
+        alone, and else from the automata."""
         rest = replace(flat, values=None)
-        if replace(rest, types=None, pointer="", speaks=frozenset()) == _SIMPLE:
-            return found
-        types = {type_of(value) for value in values}
-        rest = replace(rest, types=frozenset(types | ({"integer"} if "number" in types else set())))
-        return both(found, self._of(rest), self._limits)
+        values = [value for value in flat.values or () if self._disjoint.admits(rest, value)]
+        simple = replace(rest, types=None, pointer="", speaks=frozenset()) == _SIMPLE
+        plain = [simple or type_of(value) in ("integer", "number") for value in values]
+        sure, others = (list(compress(values, kinds)) for kinds in (plain, map(not_, plain)))
+        return alt([self._either(sure), self._satisfying(others, rest)])
+
+    def _either(self, values: list[object]) -> Node:
+        return alt(self._spacing.value(value) for value in values)
+
+    def _satisfying(self, values: list[object], rest: Flat) -> Node:
+        if not values:
+            return NEVER
+        types = frozenset(type_of(value) for value in values)
+        return both(self._either(values), self._of(replace(rest, types=types)), self._limits)
 
     def _null(self, flat: Flat) -> Node:
         return Literal(b"null")
