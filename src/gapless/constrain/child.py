@@ -17,7 +17,7 @@ from gapless.constrain.tokens import TokenTable
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import InvalidRequest
 
-POLITE = 10
+POLITE = 5
 """Added to the process's niceness."""
 
 
