@@ -47,6 +47,6 @@ class Scene(pydantic.BaseModel):
 @pytest.mark.parametrize("model", [Circle, Box, Scene])
 def test_what_a_table_allows_is_an_object_of_the_class(model):
     table, rng = compile_grammar(Grammar.json_schema(model.model_json_schema()), glint()), np.random.default_rng(5)
-    for budget in range(5, 125, 10):
+    for budget in range(5, 125, 24):
         text, _ = walk(table, glint().pieces, rng, budget)
         model.model_validate_json(text)

@@ -20,7 +20,7 @@ from tests.constrain.walks import (
 from gapless.constrain.tokens import TokenWalker
 
 QUICK, LONG = 2, 60
-LARGE = {"receipt", "invoice", "additional_anything", "caption_tags", "detections"}
+LARGE = {"receipt", "invoice", "additional_anything", "caption_tags", "detections", "form", "formats_more"}
 EACH = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LARGE)) for path in SCHEMAS]
 
 
