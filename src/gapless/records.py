@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gapless.columns import Flags, Ints, Mask, Records, RowRecord, RowRef, Rows, Token
 from gapless.prompt import Crops, Inset, Look, Picture, Prompt
+from gapless.token_table import TokenTable
 
 __all__ = [
     "MAX_TOP_LOGPROBS",
@@ -27,6 +28,7 @@ __all__ = [
     "Finish",
     "FinishReason",
     "Flags",
+    "GrammarLoad",
     "HostPlace",
     "Inset",
     "Ints",
@@ -49,6 +51,7 @@ __all__ = [
     "StepKind",
     "Talk",
     "Token",
+    "TokenTable",
     "ValueHead",
 ]
 
@@ -122,6 +125,8 @@ class Request:
     submitted: float | None = None
     adapter: Adapter | None = None
     """What it is answered with, whatever is loaded under that name since."""
+    grammar: TokenTable | None = None
+    """What its answer may be, on top of its program, which then is one that answers in text; its reasoning is free."""
 
 
 class StepKind(StrEnum):
@@ -153,6 +158,9 @@ class RowStart:
     host_masked: bool
     adapter: int = 0
     """Slot of its adapter, 0 for none."""
+    grammar: int = 0
+    """Slot of its token table, 0 for none; and the state it stands in there."""
+    grammar_state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +181,14 @@ class HostPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarLoad:
+    """A table on its way to a slot of the device; its numbers (see `TokenTable.numbers`) go to `first` and behind."""
+
+    table: TokenTable
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """The prompt side of one sequence in a prefill step.
 
@@ -183,11 +199,12 @@ class Prefill:
     to) copies the block's last, partly filled page into the sequence's own page after the block is there and before
     `ids` are fed, on the compute stream; shared pages are never written. `insets`: see `Prompt`, counted from ids[0];
     each is computed whole, when all before it has been fed. `adapter`: what is put into the slot `start.adapter` before
-    anything is computed; None if it is there already, or there is none. `places`: of the pictures it shows, or ().
+    anything is computed; None if it is there already, or there is none; `grammar` likewise. `places`: of the pictures
+    it shows, or ().
 
-    Of a prompt that is cut, each step has a part: `position` and `ids` are the part's own, `tail` and `adapter` come
-    with the first, and a part may be a picture's block without ids. `looked`: how many crops of the first picture were
-    encoded by the looks before it.
+    Of a prompt that is cut, each step has a part: `position` and `ids` are the part's own, `tail`, `adapter` and
+    `grammar` come with the first, and a part may be a picture's block without ids. `looked`: how many crops of the
+    first picture were encoded by the looks before it.
     """
 
     start: RowStart
@@ -202,6 +219,7 @@ class Prefill:
     adapter: Adapter | None = None
     places: tuple[HostPlace | None, ...] = ()
     looked: int = 0
+    grammar: GrammarLoad | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +346,7 @@ class DeviceLimits:
 
     `pages` counts all pages including page 0; `prefix` is the length of BOS + picture block, in positions. `adapters`:
     slots for adapters of up to `adapter_rank`, numbered from 1. `host_pictures`: see `HostPlace`; `picture_bytes` each.
+    `grammars`: slots for token tables, numbered from 1, which share room for `grammar_numbers` int16.
     """
 
     rows: int
@@ -341,6 +360,8 @@ class DeviceLimits:
     adapter_rank: int = 0
     host_pictures: int = 0
     picture_bytes: int = 0
+    grammars: int = 0
+    grammar_numbers: int = 0
 
 
 class Clock(Protocol):

@@ -14,8 +14,8 @@ from gapless.constrain.child import answer
 from gapless.constrain.compiler import Compiler, TableCache, TooManyGrammars
 from gapless.constrain.grammar import Grammar, compile_grammar
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
-from gapless.constrain.tokens import TokenTable
 from gapless.errors import EngineClosed, InvalidRequest, RequestFailed
+from gapless.token_table import TokenTable
 
 WAIT = 60
 NUMBERS = itertools.count()

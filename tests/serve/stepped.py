@@ -44,8 +44,8 @@ class SteppedRunner:
     def now(self):
         return self.stage.clock.now()
 
-    def submit(self, prompt, program, sampling, deadline, channel, adapter=None):
-        request = Request(next(self._ids), prompt, program, sampling, False, deadline, self.now())
+    def submit(self, prompt, program, sampling, deadline, channel, adapter=None, grammar=None):
+        request = Request(next(self._ids), prompt, program, sampling, False, deadline, self.now(), None, grammar)
         self._open[request.id] = channel
         self.stage.mailbox.submit(request)
         return request.id

@@ -32,7 +32,7 @@ from gapless.engine.build import Engine
 from gapless.engine.mailbox import Mail
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
-from gapless.records import Emission, Inset, Prompt, Request, Talk
+from gapless.records import Emission, Inset, Prompt, Request, Talk, TokenTable
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which a worker of the CPU device hands the interpreter to the loop."""
@@ -60,6 +60,7 @@ class SocketMailbox:
         self._requests: deque[Request] = deque()
         self._cancels: list[int] = []
         self._withdrawn: list[Request] = []
+        self._tables: dict[str, TokenTable] = {}  # those that requests may name, by digest
 
     @property
     def empty(self) -> bool:
@@ -97,6 +98,10 @@ class SocketMailbox:
                 case wire.Submit() as submit:
                     self._requests.append(self._request(submit))
                     self.open.add(submit.id)
+                case wire.Learn() as learn:
+                    self._tables[learn.digest] = learn.table()
+                case wire.Unlearn(digest=digest):
+                    self._tables.pop(digest, None)
                 case wire.Cancel(id=request_id):
                     self.cancel(request_id)
                 case wire.Shelve() as order:
@@ -125,6 +130,7 @@ class SocketMailbox:
             submit.deadline,
             submit.submitted,
             None if submit.adapter is None else self.shelf.get(submit.adapter),
+            None if submit.grammar is None else self._tables[submit.grammar],
         )
 
 

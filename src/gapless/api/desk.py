@@ -21,7 +21,7 @@ from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
 from gapless.images.picture import cut_here, mirrored
 from gapless.observe.accounting import Accounting, Snapshot
-from gapless.records import Picture, Prompt, Sampling
+from gapless.records import Picture, Prompt, Sampling, TokenTable
 from gapless.skills.base import Ask, SkillContext, pictured, user_text
 from gapless.skills.caption import caption
 from gapless.skills.chat import chat, check_chat
@@ -103,9 +103,10 @@ class EngineHandle(Protocol):
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
+        grammar: TokenTable | None = None,
     ) -> int:
-        """Hand a request to the engine and return its id. Raises `EngineClosed` or `EngineDead`, and `InvalidRequest`
-        for an adapter that is not loaded."""
+        """Hand a request to the engine and return its id. `grammar`: see `Request`. Raises `EngineClosed` or
+        `EngineDead`, and `InvalidRequest` for an adapter that is not loaded."""
         ...
 
     def load_adapter(self, name: str, path: str) -> None:

@@ -30,13 +30,14 @@ from gapless.api import wire
 from gapless.api.arena import room_for
 from gapless.api.channel import Channel
 from gapless.api.remote_shelf import RemoteShelf
+from gapless.api.remote_tables import RemoteTables
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, overdue
 from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot, Standing
 from gapless.observe.answers import Answers
-from gapless.records import Emission, Finish, Prompt, Request, Sampling
+from gapless.records import Emission, Finish, Prompt, Request, Sampling, TokenTable
 
 TOTALS_WAIT = 5.0
 """Seconds that the engine gets to answer for its totals; after that the last ones known are given."""
@@ -63,7 +64,7 @@ class RemoteRunner:
         self._asked: deque[SimpleQueue[None]] = deque()
         self._orders: SimpleQueue[Request | int | wire.Tell | wire.Shelve | wire.Discard | wire.Pin] = SimpleQueue()
         """Requests, ids to cancel, wishes for totals, adapters to load and to discard, pictures to pin."""
-        self._shelf = RemoteShelf(ready.adapters)
+        self._shelf, self._tables = RemoteShelf(ready.adapters), RemoteTables()
         self._pending: deque[Request] = deque()
         self._given_up: set[int] = set()
         self._closing = self._hasty = self._over = False
@@ -113,7 +114,7 @@ class RemoteRunner:
             answer.get(timeout=patience)
 
     def now(self) -> float:
-        """Seconds on the loop's clock, for deadlines."""
+        """Seconds on the loop's clock."""
         return time.perf_counter()
 
     def check(self) -> None:
@@ -131,6 +132,7 @@ class RemoteRunner:
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
+        grammar: TokenTable | None = None,
     ) -> int:
         """See `EngineHandle.submit`."""
         room = room_for(prompt.pictures)
@@ -143,7 +145,8 @@ class RemoteRunner:
         with self._lock:
             self.check()
             own = None if adapter is None else self._shelf.get(adapter)
-            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now(), own)
+            what = (prompt, program, sampling, self._host_masked, deadline, self.now(), own, grammar)
+            request = Request(next(self._ids), *what)
             self._open[request.id] = channel
             self._orders.put(request)
         self._wake()
@@ -345,7 +348,8 @@ class RemoteRunner:
         regions = self._process.arena.place_all(prompt.pictures)
         if regions is None:
             return False
-        self._process.line.send(wire.Submit.of(request, regions))
+        for message in self._tables.around(request.grammar, wire.Submit.of(request, regions)):
+            self._process.line.send(message)
         return True
 
     def _send_close(self) -> None:

@@ -34,7 +34,7 @@ from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.meter import Part
-from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling, Talk
+from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling, Talk, TokenTable
 
 EXIT_GRACE = 10.0
 """Seconds that requests still running get at interpreter exit, before they are cancelled."""
@@ -100,12 +100,14 @@ class Runner:
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
+        grammar: TokenTable | None = None,
     ) -> int:
         """See `EngineHandle.submit`."""
         with self._lock:
             self.check()
             own = None if adapter is None else self._shelved(adapter).get(adapter)
-            request = Request(next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now(), own)
+            what = (prompt, program, sampling, self._host_masked, deadline, self.now(), own, grammar)
+            request = Request(next(self._ids), *what)
             self._open[request.id] = channel
             self._mailbox.submit(request)
             return request.id

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import zmq
 
 from gapless import errors
@@ -20,7 +21,7 @@ from gapless.api.arena import Region
 from gapless.config import Opening
 from gapless.errors import GaplessError, RequestFailed
 from gapless.observe.accounting import Accounting, Standing
-from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Talk, Token
+from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Talk, Token, TokenTable
 
 LINGER = 2000
 """Milliseconds that a side which ends gives its last messages to be sent."""
@@ -142,6 +143,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     insets: tuple[tuple[int, Region], ...] = ()
     adapter: str | None = None
     """Key of its adapter."""
+    grammar: str | None = None
+    """Digest of its token table, which was sent before."""
 
     @classmethod
     def of(cls, request: Request, regions: Sequence[Region]) -> Submit:
@@ -159,7 +162,38 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
             regions[0] if front else None,
             tuple((inset.at, region) for inset, region in zip(prompt.insets, regions[front:], strict=True)),
             None if request.adapter is None else request.adapter.key,
+            None if request.grammar is None else request.grammar.digest,
         )
+
+
+class Learn(msgspec.Struct, frozen=True, tag=True):
+    """A `TokenTable` that requests name from now on; its arrays as their bytes."""
+
+    digest: str
+    classes: bytes
+    following: bytes
+    distance: bytes
+    forced: bytes
+    seconds: float
+
+    @classmethod
+    def of(cls, table: TokenTable) -> Learn:
+        """As a message."""
+        classes, following = table.classes.tobytes(), table.following.tobytes()
+        return cls(table.digest, classes, following, table.distance.tobytes(), table.forced.tobytes(), table.seconds)
+
+    def table(self) -> TokenTable:
+        """As it was, over the message's own bytes."""
+        distance = np.frombuffer(self.distance, np.int16)
+        following = np.frombuffer(self.following, np.int16).reshape(len(distance), -1)
+        classes, forced = np.frombuffer(self.classes, np.uint16), np.frombuffer(self.forced, np.int32)
+        return TokenTable(classes, following, distance, forced, self.seconds, self.digest)
+
+
+class Unlearn(msgspec.Struct, frozen=True, tag=True):
+    """No request that follows has the token table of this digest."""
+
+    digest: str
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -199,7 +233,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     drain: bool
 
 
-Downward = Open | Submit | Cancel | Shelve | Discard | Pin | Tell | Close
+Downward = Open | Learn | Unlearn | Submit | Cancel | Shelve | Discard | Pin | Tell | Close
 
 
 # -- from the engine -----------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 
 from gapless.constrain.grammar import Grammar, compile_grammar
 from gapless.constrain.limits import Limits
-from gapless.constrain.tokens import TokenTable
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import InvalidRequest
+from gapless.token_table import TokenTable
 
 POLITE = 5
 """Added to the process's niceness."""

@@ -24,10 +24,10 @@ from typing import ClassVar
 
 from gapless.constrain.grammar import Grammar
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
-from gapless.constrain.tokens import TokenTable
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestFailed
 from gapless.locks import Lock
+from gapless.token_table import TokenTable
 
 BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
 START_SECONDS = 60.0

@@ -20,9 +20,10 @@ from gapless.constrain.language import Node
 from gapless.constrain.limits import DEFAULT, Limits
 from gapless.constrain.regex import whole
 from gapless.constrain.schema import schema_language
-from gapless.constrain.tokens import TokenTable, token_table
+from gapless.constrain.tokens import token_table
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import InvalidRequest, shown
+from gapless.token_table import TokenTable
 
 Kind = Literal["choice", "regex", "json_schema", "json_object"]
 

@@ -56,7 +56,7 @@ class Table:
     next state, `head` int [S, C] (`ValueHead`), `ends` bool [S, C], `counts` bool [S, C] (completes an object),
     `resets` bool [S, C] (a new phase: `left` becomes `left_next`), `on_limit` int [S] (state to go to when `left` runs
     out, -1: the end), `stride`/`offset` int [S]: with n objects to go at most `offset + stride * (n - 1)` tokens
-    follow; stride 0 means that only `left` bounds them.
+    follow; stride 0 means that only `left` bounds them; `answers` bool [S]: an answer in text is being written.
     """
 
     masks: Mask
@@ -70,6 +70,7 @@ class Table:
     on_limit: npt.NDArray[np.int64]
     stride: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
+    answers: npt.NDArray[np.bool_]
     programs: dict[str, int]
 
 
@@ -91,6 +92,7 @@ class _State:
     on_limit: str | None = None
     stride: int = 0
     offset: int = 0
+    answers: bool = False
 
 
 _END = "end"
@@ -104,7 +106,7 @@ def _states(r: Rules) -> list[_State]:
     coord, size = (TokenClass.COORD,), (TokenClass.SIZE,)
 
     def text(name: str, deny: tuple[int, ...]) -> _State:
-        return _State(name, "text+", _END, "text+", "text+", "text+", deny=deny)
+        return _State(name, "text+", _END, "text+", "text+", "text+", deny=deny, answers=True)
 
     def reason(name: str, deny: tuple[int, ...]) -> _State:
         go = "reason+"
@@ -160,6 +162,7 @@ def build_table(rules: Rules) -> Table:
         on_limit=np.full(count, -1, dtype=np.int64),
         stride=np.array([s.stride for s in states], dtype=np.int64),
         offset=np.array([s.offset for s in states], dtype=np.int64),
+        answers=np.array([s.answers for s in states], dtype=np.bool_),
         programs={name: number[name] for name in PROGRAMS},
     )
     for i, state in enumerate(states):
@@ -224,6 +227,11 @@ class Walker:
         """Bool [vocab], True where the next token may be. A view of the table: do not write."""
         row: Mask = self.table.masks[self.table.mask[self.state]]
         return row
+
+    @property
+    def answers(self) -> bool:
+        """Whether the next token belongs to an answer in text, which a token table may rule."""
+        return bool(self.table.answers[self.state])
 
     def remaining(self) -> int:
         """The most tokens that may still come; a row with that many in flight is not planned again."""

@@ -23,44 +23,7 @@ from gapless.constrain.graph import distances, reached
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.records import Mask
-
-NEVER, END = 0, 1
-"""Classes that every table has: ids that are never allowed, and the end."""
-FORBIDDEN = -1
-
-Following = npt.NDArray[np.int16]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTable:
-    """S states, C classes; state 0 begins.
-
-    `classes` uint16 [vocab]; `following` int16 [S, C], -1 where the class is forbidden, and in class `END` the state
-    itself where the text may end; `distance` int16 [S]: the fewest tokens until the text may end (0: it may end now),
-    the end not counted; `forced` int32 [S]: the only id allowed, -1 where there are several.
-    """
-
-    classes: npt.NDArray[np.uint16]
-    following: npt.NDArray[np.int16]
-    distance: npt.NDArray[np.int16]
-    forced: npt.NDArray[np.int32]
-    seconds: float
-    """How long the compilation took, of the tree to the table."""
-
-    @property
-    def states(self) -> int:
-        """How many."""
-        return len(self.distance)
-
-    @property
-    def nbytes(self) -> int:
-        """Of all arrays."""
-        return sum(a.nbytes for a in (self.classes, self.following, self.distance, self.forced))
-
-    @property
-    def fewest(self) -> int:
-        """Tokens of the shortest answer, its end among them."""
-        return int(self.distance[0]) + 1
+from gapless.token_table import END, FORBIDDEN, NEVER, Following, TokenTable
 
 
 def token_table(dfa: Dfa, vocabulary: Vocabulary, limits: Limits = DEFAULT) -> TokenTable:

@@ -1,8 +1,10 @@
-"""Who gets a row, and what it needs to begin: row, pages, a slot for its adapter, the longest prefix that is there.
+"""Who gets a row, and what it needs to begin: row, pages, slots for its adapter and its token table, and the longest
+prefix that is there.
 
-First come, first served; a preempted request keeps its old place. While one waits for an adapter's slot, requests
-without adapter pass it, and nobody else: they hold no slot, so it gets the next that comes free. Everything a sequence
-leases is taken here and given back here, in one place (I5). A request that can never fit is refused at once, alone.
+First come, first served; a preempted request keeps its old place. While one waits for a slot, its adapter's or its
+token table's, requests with neither pass it, and nobody else: they hold no slot, so it gets what comes free next.
+Everything a sequence leases is taken here and given back here, in one place (I5). A request that can never fit is
+refused at once, alone.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from dataclasses import dataclass
 
 from gapless.engine.adapters import AdapterPool, Resident
 from gapless.engine.features import FeatureLedger
+from gapless.engine.grammars import GrammarPool, Seated, check_grammar
 from gapless.engine.needs import Pages
 from gapless.engine.prefix import Item, PrefixCache, PrefixEntry, items_of, items_said, space_of
 from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
 from gapless.observe.counters import Counters
-from gapless.records import DeviceLimits, HostPlace, Inset, Picture, Prefill, Prompt, RowRef
+from gapless.records import DeviceLimits, HostPlace, Inset, Picture, Prefill, Prompt, Request, RowRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Admission:
         prefixes: PrefixCache,
         rows: RowPool,
         adapters: AdapterPool,
+        grammars: GrammarPool,
         features: FeatureLedger,
         roster: Roster,
         lookahead: int,
@@ -50,6 +54,7 @@ class Admission:
         self._prefixes = prefixes
         self._rows = rows
         self._adapters = adapters
+        self._grammars = grammars
         self._features = features
         self._roster = roster
         self._lookahead = lookahead
@@ -74,6 +79,7 @@ class Admission:
         if not history.request.prompt.ids:
             raise InvalidRequest("the prompt has no ids, so nothing follows from it; give at least one", param="prompt")
         _check_insets(history.request.prompt, self._limits.prefix - 1)
+        check_grammar(history.request, self._limits)
         first, most = history.fed(self._limits.prefix), history.walker.remaining()
         if first + most > self._limits.max_context:
             raise PromptTooLong(
@@ -105,10 +111,9 @@ class Admission:
         at = 0  # beyond 0: the first in line waits for a slot, see above
         while at < len(self._queue) and self._rows.free:
             history = self._queue[at].history
-            adapter = history.request.adapter
             if history.alone and not first:
                 return None
-            if adapter is not None and (at or not self._adapters.can_lease(adapter)):
+            if self._waits(history.request, behind=at > 0):
                 at += 1
                 continue
             admitted = self._lease(self._queue[at])
@@ -119,6 +124,14 @@ class Admission:
                 history.times.admitted = now
             return admitted
         return None
+
+    def _waits(self, request: Request, *, behind: bool) -> bool:
+        """Whether it has to wait for a slot; it does `behind` another that waits for one, if it needs any itself."""
+        adapter, grammar = request.adapter, request.grammar
+        if behind:
+            return adapter is not None or grammar is not None
+        there = adapter is None or self._adapters.can_lease(adapter)
+        return not there or not (grammar is None or self._grammars.can_lease(grammar))
 
     def launches(self, seq: Running, items: tuple[Item, ...], kept: int) -> None:
         """What its prompt stands for, as far as it is launched by now: from now on others may share it. `kept`: how
@@ -137,6 +150,8 @@ class Admission:
             self._prefixes.withdraw(seq.made())
             if seq.adapter is not None and seq.brings:
                 self._adapters.withdraw(seq.adapter)
+            if seq.grammar is not None and seq.brings_grammar:
+                self._grammars.withdraw(seq.grammar)
 
     def _lease(self, waiting: Waiting) -> Admitted | None:
         history, limits = waiting.history, self._limits
@@ -163,6 +178,8 @@ class Admission:
         seq = Running(history, ref, base, [*shared, *taken[block:]], path=path)
         if request.adapter is not None:
             seq.adapter, seq.brings = self._adapters.lease(request.adapter)
+        if request.grammar is not None:
+            seq.grammar, seq.brings_grammar = self._grammars.lease(request.grammar)
         self._roster.add(seq)
         return Admitted(seq, self._prefill(seq, behind, computes=block > 0), waiting.items)
 
@@ -197,6 +214,7 @@ class Admission:
             insets=insets,
             adapter=history.request.adapter if seq.brings else None,
             places=self._places(seq, [*([picture] if picture else []), *(inset.picture for inset in insets)]),
+            grammar=seq.grammar.load() if seq.grammar is not None and seq.brings_grammar else None,
         )
 
     def _places(self, seq: Running, pictures: list[Picture]) -> tuple[HostPlace | None, ...]:
@@ -223,6 +241,8 @@ class Admission:
         self.prefilled(seq)
         if seq.adapter is not None:
             self._adapters.give_back(seq.adapter)
+        if seq.grammar is not None:
+            self._grammars.give_back(seq.grammar)
         self._rows.give_back(seq.ref)
         return seq.ref
 
@@ -243,6 +263,10 @@ class Admission:
     def withdraw_adapter(self, resident: Resident) -> None:
         """Let no later request have this adapter as it is; bringing it failed."""
         self._adapters.withdraw(resident)
+
+    def withdraw_grammar(self, seated: Seated) -> None:
+        """The same of a token table."""
+        self._grammars.withdraw(seated)
 
     def _pages_for(self, positions: int) -> int:
         return -(-positions // self._limits.page_size)

@@ -176,8 +176,8 @@ class Book:
     def fail_prefill(self, rows: tuple[RowRef, ...], error: BaseException, now: float) -> None:
         """A prefill step of `rows` failed: one row alone is to blame; of several, each is prefilled again by itself.
 
-        Whoever shares what this step was to compute, or an adapter that it should have brought, begins again too: it
-        was launched behind it and is committed behind it, so it has said nothing wrong yet.
+        Whoever shares what this step was to compute, or an adapter or table that it should have brought, begins again
+        too: it was launched behind it and is committed behind it, so it has said nothing wrong yet.
         """
         culprit = rows[0] if len(rows) == 1 else None
         for seq in self._touched(rows):
@@ -189,13 +189,16 @@ class Book:
                 self._places.leave(seq.ref.row)
 
     def _touched(self, rows: tuple[RowRef, ...]) -> list[Running]:
-        """The sequences on `rows`, those with an adapter which one of them was to bring, and those that share what one
-        of all these was to compute; it is withdrawn, and so are the adapters."""
+        """The sequences on `rows`, those with an adapter or a token table which one of them was to bring, and those
+        that share what one of all these was to compute; it is withdrawn, and so are adapters and tables."""
         refs = set(rows)
         for seq in self._roster.by_age():
             if seq.ref in rows and seq.adapter is not None and seq.brings:
                 self._admission.withdraw_adapter(seq.adapter)
                 refs |= {other.ref for other in self._roster.by_age() if other.adapter is seq.adapter}
+            if seq.ref in rows and seq.grammar is not None and seq.brings_grammar:
+                self._admission.withdraw_grammar(seq.grammar)
+                refs |= {other.ref for other in self._roster.by_age() if other.grammar is seq.grammar}
         touched = [s for s in self._roster.by_age() if s.ref in refs or any(e.maker in refs for e in s.path)]
         for seq in touched:
             self._admission.withdraw(seq)

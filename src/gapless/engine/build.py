@@ -14,6 +14,7 @@ from gapless.engine.blame import Blame
 from gapless.engine.book import Book
 from gapless.engine.features import FeatureLedger
 from gapless.engine.feeding import Cutting, Feeder
+from gapless.engine.grammars import GrammarPool
 from gapless.engine.loop import Loop
 from gapless.engine.mailbox import Mailbox
 from gapless.engine.masking import Masking
@@ -57,6 +58,7 @@ class Engine:
         self.prefixes = PrefixCache(self.pages, self.counters, keep=config.prefix_cache)
         self.rows = RowPool(limits.rows)
         self.adapters = AdapterPool(limits.adapters)
+        self.grammars = GrammarPool(limits.grammars, limits.grammar_numbers)
         self.features = FeatureLedger(limits.host_pictures, self.counters)
         self.roster = Roster()
         self.pipeline = Pipeline(limits.depth, lanes=limits.rows * limits.depth)
@@ -66,6 +68,7 @@ class Engine:
             self.prefixes,
             self.rows,
             self.adapters,
+            self.grammars,
             self.features,
             self.roster,
             config.lookahead,
@@ -128,6 +131,7 @@ class Engine:
             "rows": self.rows.held(),
             "prefixes": self.prefixes.held(),
             "adapters": self.adapters.held(),
+            "token tables": self.grammars.held(),
             "host pictures": self.features.leased(),
             **self.pipeline.held(),
         }

@@ -95,6 +95,7 @@ class Feed:
             adapter=None if begun else whole.adapter,
             places=whole.places[before : self._shown],
             looked=looked,
+            grammar=None if begun else whole.grammar,
         )
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 
+from gapless.constrain.ruled import state_after
 from gapless.constrain.table import Walker
 from gapless.engine.adapters import Resident
 from gapless.engine.features import HostPicture
+from gapless.engine.grammars import Seated
 from gapless.engine.prefix import Item, PrefixEntry, items_said
 from gapless.records import (
     FinishReason,
@@ -59,6 +61,12 @@ class History:
         block = prefix if self.request.prompt.picture is not None else 0
         return block + len(self.request.prompt.ids) + len(self.tokens)
 
+    def grammar_state(self) -> int:
+        """Where the tokens committed so far lead in the request's token table; 0, its begin, if it has none."""
+        if self.request.grammar is None:
+            return 0
+        return state_after(self.request, self.walker.table, self.tokens)
+
     def metrics(self, prefix: int, now: float, idle: float) -> Metrics:
         """Sum up at time `now`, when the device has stood idle for `idle` seconds."""
         t = self.times
@@ -89,7 +97,8 @@ class Waiting:
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life; `pages` its whole page
     table, shared pages first; `items` what its prefill stands for, as far as it was launched; `path` the entries of the
-    prefix cache it holds. `brings`: its prefill puts its adapter into the slot; `begun`: some of it was launched, or it
+    prefix cache it holds. `brings`: its prefill puts its adapter into the slot,
+    `brings_grammar` its token table; `begun`: some of it was launched, or it
     never will be. `pictures`: slots on the host that its prefill writes or reads, until its first token; `shown`: how
     many of them were launched. `void`: a step of it failed, so nobody else may use what it computes; unless it ended by
     that, it begins again."""
@@ -102,6 +111,8 @@ class Running:
     path: list[PrefixEntry] = field(default_factory=list)
     adapter: Resident | None = None
     brings: bool = False
+    grammar: Seated | None = None
+    brings_grammar: bool = False
     begun: bool = False
     pictures: list[HostPicture] = field(default_factory=list)
     shown: int = 0
@@ -143,6 +154,8 @@ class Running:
             top_logprobs=request.sampling.top_logprobs,
             host_masked=request.host_masked,
             adapter=0 if self.adapter is None else self.adapter.slot,
+            grammar=0 if self.grammar is None else self.grammar.slot,
+            grammar_state=self.history.grammar_state(),
         )
 
     def commit(self, record: RowRecord, now: float, idle: float) -> FinishReason | None:
