@@ -4,8 +4,9 @@
     PYTHONPATH=src:. python3 -m tests.gpu.glint_evaluation --scenes 4 --device cpu  # the same steps without a GPU
 
 Both are asked the questions of the committed evaluation (`recipes/glint/heldout.json`, its seed) in bfloat16, at
-depth 2 and at depth 1. Where two answers differ, the choice must have been a near-tie (`near_tie`), and both must be
-right about as often. Ends with 1 if not; the report says where.
+depth 2 and at depth 1; several processes ask about a share of the scenes each. Where two answers differ, the choice
+must have been a near-tie (`near_tie`), and both must be right about as often. Ends with 1 if not; the report says
+where.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from recipes.glint.asking import ask
 from recipes.glint.exam import Paper, Question, set_paper
-from recipes.glint.marking import mark
+from recipes.glint.marking import Mark, mark
 from recipes.glint.report import headline
 from recipes.glint.streams import Vocabulary
 from tests.gpu.checkpoint_asks import Heard, noting
@@ -50,8 +51,8 @@ from gapless.models.registry import Loaded, load_model
 SCENES, SEED = 2000, 2026
 ROWS, PAGES, PAGE_SIZE = 64, 4096, 16
 ASKING = 64
-PAPERS = 25
-"""Drawn by a process at a time."""
+SIDES = (("kernels", False, 2), ("torch", True, 1))
+"""Name, whether with torch's kernels alone, depth."""
 SCORES = 0.003
 """How far apart any score of the two may be."""
 
@@ -69,13 +70,6 @@ def drawn(seed: int, numbers: Sequence[int]) -> list[Paper]:
     """Scenes with their questions."""
     vocabulary = Vocabulary()
     return [set_paper(seed, number, vocabulary) for number in numbers]
-
-
-def papers(seed: int, scenes: int, processes: int) -> list[Paper]:
-    """All of them, drawn by several processes."""
-    some = [range(start, min(scenes, start + PAPERS)) for start in range(0, scenes, PAPERS)]
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return [paper for made in pool.map(partial(drawn, seed), some) for paper in made]
 
 
 @contextmanager
@@ -108,9 +102,13 @@ def sit(vlm: VLM, all_papers: Sequence[Paper]) -> list[Asked]:
         return [future.result() for future in waiting]
 
 
-def scores(asked: Sequence[Asked]) -> dict[str, float]:
+def marked(asked: Sequence[Asked]) -> list[Mark]:
+    """How right each answer was."""
+    return [mark(one.paper.number, one.question, one.heard.answer, one.paper.groups) for one in asked]
+
+
+def scores(marks: Sequence[Mark]) -> dict[str, float]:
     """How often the answers were right."""
-    marks = [mark(one.paper.number, one.question, one.heard.answer, one.paper.groups) for one in asked]
     found = headline([m for m in marks if not m.question.unseen])
     return {name: score["value"] for name, score in found.items() if score["value"] is not None}
 
@@ -134,13 +132,66 @@ def compared(loaded: Loaded, ours: Sequence[Asked], torchs: Sequence[Asked]) -> 
     return {"same": same, "near_ties": len(near), "beyond": beyond, "near": near[:40]}
 
 
+@dataclass
+class Sat:
+    """A share of the scenes, asked by both: how right the answers were, what they were made by, what differs."""
+
+    marks: dict[str, list[Mark]]
+    sides: dict[str, dict[str, Any]]
+    found: dict[str, Any]
+
+
+def share(seed: int, device: str, numbers: Sequence[int]) -> Sat:
+    """Ask both about these scenes."""
+    every, asked, told = drawn(seed, numbers), {}, {}
+    for name, plain, depth in SIDES:
+        loaded = load_model("glint", device, "bfloat16", plain=plain)
+        assert isinstance(loaded.model, Moondream)
+        with opened(loaded, depth, plain) as vlm:
+            asked[name] = sit(vlm, every)
+            tally = vlm.accounting().as_dict()
+        told[name] = {"of": name_of(loaded.model.kernels), "tiles": loaded.tiles, "depth": depth, "accounting": tally}
+        print(f"-- scenes {numbers[0]} to {numbers[-1]}: asked by {name}", flush=True)
+    found = compared(loaded, asked["kernels"], asked["torch"])
+    return Sat({name: marked(one) for name, one in asked.items()}, told, found)
+
+
+def shared(seed: int, device: str, scenes: int, processes: int) -> list[Sat]:
+    """All scenes, asked by several processes at once; a single one is this one."""
+    shares = [range(scenes)[start::processes] for start in range(min(processes, scenes))]
+    if len(shares) == 1:
+        return [share(seed, device, shares[0])]
+    with ProcessPoolExecutor(len(shares), mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(partial(share, seed, device), shares))
+
+
+def merged(sat: Sequence[Sat]) -> dict[str, Any]:
+    """The shares as one report."""
+    report: dict[str, Any] = {}
+    for name, _, _ in SIDES:
+        marks = [m for one in sat for m in one.marks[name]]
+        report[name] = {
+            **{key: value for key, value in sat[0].sides[name].items() if key != "accounting"},
+            "scores": scores(marks),
+            "accounting": [one.sides[name]["accounting"] for one in sat],
+        }
+        report["questions"] = len(marks)
+    for key in ("same", "near_ties"):
+        report[key] = sum(one.found[key] for one in sat)
+    report["beyond"] = [told for one in sat for told in one.found["beyond"]]
+    report["near"] = [told for one in sat for told in one.found["near"]][:40]
+    ours, torchs = report["kernels"]["scores"], report["torch"]["scores"]
+    report["largest_difference_of_a_score"] = max(abs(ours[name] - torchs[name]) for name in ours)
+    return report
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description="glint's evaluation by the kernels and by torch alone.")
     parser.add_argument("--scenes", type=int, default=SCENES)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu")
-    parser.add_argument("--processes", type=int, default=8, help="that draw scenes")
+    parser.add_argument("--processes", type=int, default=8, help="that share the scenes")
     parser.add_argument("--out", type=Path, help="file for the report")
     options = parser.parse_args(arguments)
     save, began, gpu = save_to(options.out), time.monotonic(), options.device != "cpu"
@@ -154,27 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rule": {"near": SHARE, "scores": SCORES},
         **({"clocks": clocks()} if gpu else {}),
     }
-    every = papers(options.seed, options.scenes, options.processes)
-    print(f"-- {len(every)} scenes drawn after {time.monotonic() - began:.0f} s", flush=True)
-    sides: dict[str, list[Asked]] = {}
-    for name, plain, depth in (("kernels", False, 2), ("torch", True, 1)):
-        loaded = load_model("glint", options.device, "bfloat16", plain=plain)
-        assert isinstance(loaded.model, Moondream)
-        with opened(loaded, depth, plain) as vlm:
-            sides[name] = sit(vlm, every)
-            tally = vlm.accounting().as_dict()
-        kernels = {"of": name_of(loaded.model.kernels), "tiles": loaded.tiles, "depth": depth}
-        report[name] = {**kernels, "scores": scores(sides[name]), "accounting": tally}
-        print(f"-- asked by {name} after {time.monotonic() - began:.0f} s", flush=True)
-        save(report)
-    found = compared(loaded, sides["kernels"], sides["torch"])
-    both = (report["kernels"]["scores"], report["torch"]["scores"])
-    report |= {"questions": len(sides["torch"]), **found, "seconds": round(time.monotonic() - began, 1)}
-    report["largest_difference_of_a_score"] = max(abs(both[0][name] - both[1][name]) for name in both[0])
+    report |= merged(shared(options.seed, options.device, options.scenes, options.processes))
+    report["seconds"] = round(time.monotonic() - began, 1)
     save(report)
     print({key: report[key] for key in ("questions", "same", "near_ties", "beyond", "largest_difference_of_a_score")})
-    print(both[0], both[1], sep="\n")
-    return 1 if found["beyond"] or report["largest_difference_of_a_score"] > SCORES else 0
+    print(report["kernels"]["scores"], report["torch"]["scores"], sep="\n")
+    return 1 if report["beyond"] or report["largest_difference_of_a_score"] > SCORES else 0
 
 
 if __name__ == "__main__":
