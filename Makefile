@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all gpu-check lint clean FORCE
+.PHONY: help install demo test test-all gpu-check lint docs clean FORCE
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -41,8 +41,12 @@ lint: install ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: install ## Build the site of the docs into site/, and check its links
+	$(BIN)/mkdocs build --quiet
+
 clean: ## Remove what make made
-	rm -rf $(VENV) demo-out gpu-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site demo-out gpu-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The wish is kept in a file that changes only when TORCH does, so that another TORCH installs anew.
 $(VENV)/.torch: FORCE
