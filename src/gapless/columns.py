@@ -40,7 +40,7 @@ class Token:
     """One committed token. `values`: () for text, (c,) for a coordinate, (w, h) for a size, all in 0..1.
 
     `logprob` is the natural logarithm of the probability under the distribution that was sampled from with temperature
-    and top-p left out (mask applied); `top` lists (id, logprob) best first.
+    and top-p left out (logits adjusted, mask applied); `top` lists (id, logprob) best first.
     """
 
     id: int

@@ -13,12 +13,15 @@ from typing import Protocol
 
 from gapless.columns import Flags, Ints, Mask, Records, RowRecord, RowRef, Rows, Token
 from gapless.prompt import Crops, Inset, Look, Picture, Prompt
+from gapless.sampling import MAX_BIASED, MAX_TOP_LOGPROBS, Adjustment, Sampling
 from gapless.token_table import TokenTable
 
 __all__ = [
+    "MAX_BIASED",
     "MAX_TOP_LOGPROBS",
     "POISON",
     "Adapter",
+    "Adjustment",
     "Arrival",
     "Clock",
     "Crops",
@@ -55,7 +58,6 @@ __all__ = [
     "ValueHead",
 ]
 
-MAX_TOP_LOGPROBS = 20
 POISON = -1
 """What unread landing buffers and handed-over token cells hold in tests and rehearsals; never a legal value."""
 
@@ -73,22 +75,6 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen and how many there may be. `temperature` 0 is argmax; `seed` makes samples repeatable.
-
-    `max_tokens` counts per phase (reasoning and answer each have it); `max_objects` counts completed points or boxes.
-    `top_logprobs`: -1 none, 0 the chosen token's only, 1..20 that many alternatives too.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = 768
-    max_objects: int = 50
-    seed: int = 0
-    top_logprobs: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +147,7 @@ class RowStart:
     grammar: int = 0
     """Slot of its token table, 0 for none; and the state it stands in there."""
     grammar_state: int = 0
+    adjustment: Adjustment | None = None
 
 
 @dataclass(frozen=True, slots=True)

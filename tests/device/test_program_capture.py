@@ -71,11 +71,19 @@ def test_a_tail_asks_for_nothing(program, kind):
     assert watch.operations > 50
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_adjusting_and_counting_ask_for_nothing(program, masked):
+    with torch.inference_mode(), CaptureWatch() as watch:
+        program.adjust(5, masked)
+        program.count(5)
+    assert watch.operations > 30
+
+
 def test_grants_parked_rows_and_starts_ask_for_nothing(program):
     with torch.inference_mode(), CaptureWatch() as watch:
         program.extend()
         program.begin()
         program.park(3, 5)
         program.fetch(5)
-        program.parked_tail()
+        program.parked_tail(adjusted=True)
     assert watch.operations > 50

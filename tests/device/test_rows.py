@@ -68,8 +68,8 @@ def test_a_start_sets_everything_and_grants_extend_the_table():
     apply(store, packed(step([prefill(2)]), 6))
     apply(store, packed(step(grants=[PageGrant(2, 2, (9, 5)), PageGrant(1, 0, (8,))]), 6))
     assert store.pages.tolist() == [[0] * 6, [8, 0, 0, 0, 0, 0], [4, 7, 9, 5, 0, 0], [0] * 6]
-    assert store.counts[2].tolist() == [-1, 4, 3, 9, 8, 2, -5, 4, 0, 1, 0]
-    assert store.reals[2].tolist() == [-1, -1, 0.7, 0.9]
+    assert store.counts[2].tolist() == [-1, 4, 3, 9, 8, 2, -5, 4, 0, 1, 0, 0, 0]
+    assert store.reals[2].tolist() == [-1, -1, 0.7, 0.9, 1, 0, 0]
 
 
 def test_unused_entries_rewrite_the_padding_row_with_what_it_holds():
@@ -134,7 +134,7 @@ def test_rows_advance_where_they_move_and_nowhere_else():
     store.advance(batch, torch.tensor([True, False, False, False]), new, values)
     assert (int(store.counts[3, Count.TOKEN]), int(store.counts[3, Count.LEFT])) == (21, 1)
     assert int(store.counts[3, Count.POSITION]) == 5
-    assert store.reals[3].tolist() == [0.5, 0.5, 0.7, 0.9]
+    assert store.reals[3].tolist() == [0.5, 0.5, 0.7, 0.9, 1, 0, 0]
     others = rows(0, 1, 2)
     assert torch.equal(store.counts[others], before[0][others])
     assert torch.equal(store.reals[others], before[1][others])

@@ -36,7 +36,7 @@ def draw(
     logprobs = masked - masked.max()
     logprobs = logprobs - np.log(np.exp(logprobs).sum())
     order = np.argsort(-logprobs, kind="stable")[: max(top, 0)]
-    alternatives = tuple((int(i), float(logprobs[i])) for i in order if mask[i])
+    alternatives = tuple((int(i), float(logprobs[i])) for i in order if masked[i] > -np.inf)
     return Choice(chosen, float(logprobs[chosen]) if top >= 0 else 0.0, alternatives)
 
 

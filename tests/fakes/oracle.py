@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.fakes import hash_language as lang
+from tests.fakes.adjusted import adjusted
 from tests.fakes.draw import draw
 from tests.fakes.hash_language import HashSpec, Hidden, Reading
 from tests.fakes.masks import narrowed
@@ -48,6 +49,7 @@ def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...]
         contexts.append(hidden)
         scores = lang.scores(spec, hidden)
         mask = narrowed(walker, deny if request.host_masked else ())
+        scores = adjusted(scores, mask, request, walker, spec.prefix - 1, [token.id for token in tokens])
         chosen = draw(scores, mask, s.temperature, s.top_p, s.seed, reading.position, s.top_logprobs)
         head, flags = walker.advance(chosen.id)
         token = Token(chosen.id, values_of(head, hidden), chosen.logprob, chosen.top)

@@ -74,14 +74,22 @@ def ask(
 
 
 def mix_of_requests(
-    seed: int, count: int, *, host: float = 0.0, cancels: float = 0.15, spread: int = 30, inset: int = 0
+    seed: int,
+    count: int,
+    *,
+    host: float = 0.0,
+    cancels: float = 0.15,
+    spread: int = 30,
+    inset: int = 0,
+    adjusted: float = 0.0,
 ) -> list[Entry]:
     """Every skill, with and without pictures, prompts with coordinates, all kinds of sampling, random arrivals.
 
     `host`: the share of requests whose masks are built on the host; `cancels`: the share that is cancelled some time;
-    `inset`: positions that a further picture takes in a prompt, and then prompts have up to two of them (0: none).
+    `inset`: positions that a further picture takes in a prompt, and then prompts have up to two of them (0: none);
+    `adjusted`: the share, of whatever skill, whose logits are adjusted.
     """
-    rng = random.Random(seed)
+    rng, wishes = random.Random(seed), random.Random(seed + 1000)
     entries = []
     for number in range(1, count + 1):
         ids, values = _prompt(rng)
@@ -96,6 +104,8 @@ def mix_of_requests(
             seed=rng.randrange(1 << 40),
             top_logprobs=rng.choice([-1, -1, 0, 3]),
         )
+        if wishes.random() < adjusted:
+            sampling = wishing(sampling, wishes)
         program = rng.choice([name for name in PROGRAMS if name != "forced-point"])
         if program == "point" and number % 3 == 0:
             program = "forced-point"
@@ -108,6 +118,20 @@ def mix_of_requests(
         cancelled = arrives + rng.randrange(25) if rng.random() < cancels else None
         entries.append(Entry(request, arrives, cancelled))
     return entries
+
+
+def wishing(sampling: Sampling, rng: random.Random) -> Sampling:
+    """The same with logits adjusted in some of all ways, each of them strongly."""
+    ids = rng.sample(range(64), rng.randrange(12))
+    return replace(
+        sampling,
+        logit_bias=tuple((id, rng.choice([-100.0, -3.7, 0.1, 2.3, 9.0])) for id in ids[:6]),
+        banned=tuple(ids[4:]) if rng.random() < 0.9 else tuple(range(1, 64)),
+        min_tokens=rng.choice([0, 0, 3, sampling.max_tokens]),
+        repetition_penalty=rng.choice([1.0, 1.3, 1.9, 0.7]),
+        presence_penalty=rng.choice([0.0, 1.1, -0.9, 2.0]),
+        frequency_penalty=rng.choice([0.0, 0.7, -0.3, 2.0]),
+    )
 
 
 def with_insets(prompt: Prompt, pictures: Sequence[Picture], length: int, rng: random.Random) -> Prompt:

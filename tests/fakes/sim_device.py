@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tests.fakes import hash_language as lang
+from tests.fakes.adjusted import adjusted_by
 from tests.fakes.draw import draw
 from tests.fakes.hash_language import HashSpec, Hidden
 from tests.fakes.judged import Judged
@@ -318,10 +319,13 @@ class SimDevice:
             row.done = True
             return RowRecord(ref, Flags.NONFINITE, None)
         s = row.start
+        if s.adjustment is not None:
+            scores = adjusted_by(scores, mask, s.adjustment, row.walker, row.said)
         chosen = draw(scores, mask, s.temperature, s.top_p, s.seed, row.position, s.top_logprobs)
         head, flags = row.walker.advance(chosen.id)
         token = Token(chosen.id, self._values(head, row.hidden), chosen.logprob, chosen.top)
         row.last, row.done = token, bool(flags)
+        row.said.append(token.id)
         return RowRecord(ref, flags, token)
 
     def _values(self, head: ValueHead, hidden: Hidden) -> tuple[float, ...]:

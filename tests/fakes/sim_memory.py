@@ -124,3 +124,4 @@ class SimRow:
     done: bool = False
     hidden: Hidden = field(default=(0, 0))
     adapter: int = 0
+    said: list[int] = field(default_factory=list)

@@ -17,6 +17,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FLOORS = {
     "columns": -2,
     "prompt": -1,
+    "sampling": -1,
     "token_table": -1,
     "costs": -1,
     "errors": 0,
@@ -41,7 +42,16 @@ FLOORS = {
 STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
 STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml"}
 PROCESS = {f"api/{name}.py" for name in ("child", "remote", "spawn", "wire")}
-NO_TORCH = ("columns.py", "prompt.py", "token_table.py", "costs.py", "records.py", "errors.py", "config.py")
+NO_TORCH = (
+    "columns.py",
+    "prompt.py",
+    "sampling.py",
+    "token_table.py",
+    "costs.py",
+    "records.py",
+    "errors.py",
+    "config.py",
+)
 NO_TORCH += ("engine/", "constrain/", "images/", "skills/", "observe/", "cli/")
 
 

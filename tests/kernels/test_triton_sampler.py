@@ -17,8 +17,12 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("which", "count"), [("not slow", 6), ("slow", 16)], ids=["quick", "slow"])
-def test_sampling_is_right_when_interpreted(which: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("kernels", "which", "count"),
+    [("sampler", "not slow", 6), ("sampler", "slow", 16), ("adjust", "slow or not slow", 8)],
+    ids=["quick", "slow", "adjusted"],
+)
+def test_sampling_is_right_when_interpreted(kernels: str, which: str, count: int) -> None:
     command = [
         sys.executable,
         "-m",
@@ -27,7 +31,7 @@ def test_sampling_is_right_when_interpreted(which: str, count: int) -> None:
         "no:cacheprovider",
         "-m",
         which,
-        "tests/kernels/interpreted_sampler.py",
+        f"tests/kernels/interpreted_{kernels}.py",
     ]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
@@ -48,4 +52,4 @@ def test_every_kernel_compiles_for_every_card(capability: int) -> None:
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("\n") == 2 * (4 + 3)
+    assert done.stdout.count("\n") == 2 * (4 + 3 + 3)

@@ -53,3 +53,7 @@ class Chart:
         bucket, width = self._graphs.bucket(len(numbers)), self._graphs.width(int(self._entries[numbers].max()))
         kind = self._needs.kind(ready) if len(ready) else None
         return Course(step.rows, step.id, bucket, width, self._needs.feeds(numbers), kind)
+
+    def masked(self, step: Step) -> TailKind:
+        """What a tail must do for rows of a step whose masks come from the host."""
+        return self._needs.masked(step.rows.numbers)

@@ -39,7 +39,6 @@ from gapless.device.prompt import Prompt, Sight, pictures_of, prompt_words, show
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
 from gapless.device.stopwatch import Stopwatch, Times
-from gapless.device.tail import MASKED
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
@@ -162,6 +161,8 @@ class CudaDevice:
         self._watch.start(step.id)
         if step.prefills:
             self.program.begin()
+            if (notes := slot.notes(step)) is not None:
+                self.program.note(*notes)
         if step.grants and sent > self._layout.head:
             self.graphs.extend()
         return self._chart.course(step)
@@ -291,7 +292,7 @@ class CudaDevice:
             self.program.batch.masks[span].copy_(slot.masks[span], non_blocking=True)
         bucket = self.graphs.bucket(len(step.rows))
         self._watch.start(step.id, "sampling")
-        self.graphs.tail(step.slot, bucket, MASKED)
+        self.graphs.tail(step.slot, bucket, self._chart.masked(step))
         self._land(flight, slot, bucket)
 
     def _finalize_parked(self, step: Step, flight: Flight[Event], asked: Asked, mask: Mask | None) -> None:
@@ -303,7 +304,7 @@ class CudaDevice:
             self.program.parked.masks[0].copy_(lanes.masks[lane], non_blocking=True)
         self._watch.start(step.id, "sampling")
         self.program.fetch(lane)
-        self.graphs.parked_tail()
+        self.graphs.parked_tail(self._chart.masked(step).adjusted)
         lanes.lines[lane].copy_(self.program.parked.lines[0])
         self._send_home(flight, lanes.lines[lane], lanes.landing[lane])
 

@@ -129,8 +129,8 @@ def full_step(program: Program, layout: Layout) -> None:
         program.empty_pack(program.packs.buckets[-1])
         program.together(program.packs.buckets[-1])
     program.forward(layout.rows, layout.max_pages, Feeds(program.adapters is not None, True))
-    for kind in (*KINDS, MASKED):
-        program.tail(program.batch.lines, kind)
+    for kind in (*KINDS, MASKED._replace(adjusted=True)):
+        program.end(program.batch.lines, kind)
 
 
 def _buckets(config: EngineConfig, cuda: CudaDeviceConfig) -> tuple[int, ...]:

@@ -18,12 +18,13 @@ import torch
 
 from gapless.constrain.table import Table
 from gapless.costs import Costs
+from gapless.device.adjust import Notes, notes_of
 from gapless.device.gauge import measured, on_host
 from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, ready_of, write_head
 from gapless.device.pictures import Shown
 from gapless.device.program import Program, new_lines
 from gapless.device.prompt import Prompt, Sight, prompt_words, shown_by, sights_of, write_prompt
-from gapless.device.tail import MASKED, Needs
+from gapless.device.tail import Needs
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
 from gapless.records import DeviceLimits, HostPlace, Mask, Prefill, RowRef, Step, StepKind
@@ -37,6 +38,7 @@ class Work:
     step: Step
     words: Words
     sent: int
+    notes: Notes | None
     prompts: tuple[Words, ...]
     digests: tuple[str, ...]
     pictures: tuple[Shown, ...]
@@ -48,7 +50,15 @@ def pack_step(step: Step, layout: Layout) -> Work:
     words = np.zeros(layout.words, dtype=np.int64)
     sent, prompts = Packet(layout, words).fill(step), tuple(_pack_prompt(prefill) for prefill in step.prefills)
     fresh, later = sights_of(step)
-    return Work(step, words, sent, prompts, tuple(fresh), tuple(_pack_sight(s) for s in (*fresh.values(), *later)))
+    return Work(
+        step,
+        words,
+        sent,
+        notes_of(step),
+        prompts,
+        tuple(fresh),
+        tuple(_pack_sight(s) for s in (*fresh.values(), *later)),
+    )
 
 
 def _pack_prompt(prefill: Prefill) -> Words:
@@ -111,7 +121,7 @@ class Executor:
         if not len(ready):
             return None
         began = time.perf_counter()
-        self.program.tail(self.slots[step.slot][:count], self._needs.kind(ready))
+        self.program.end(self.slots[step.slot][:count], self._needs.kind(ready))
         return began
 
     def _prefill(self, work: Work) -> None:
@@ -138,6 +148,8 @@ class Executor:
         self.program.inbox.words[:sent] = torch.from_numpy(work.words[:sent])
         if sent == self._layout.words:
             self.program.begin()
+        if work.notes is not None:
+            self.program.note(torch.from_numpy(work.notes.words), work.notes.lengths)
         if sent >= self._layout.granted:
             self.program.extend()
 
@@ -145,12 +157,12 @@ class Executor:
         """Sample rows that waited, from the shared buffers or from their lane; those with mask None are closed.
         Returns when it began."""
         began = time.perf_counter()
-        asked = [demand(ref, masks) for ref in step.rows]
+        asked, kind = [demand(ref, masks) for ref in step.rows], self._needs.masked(step.rows.numbers)
         if step.kind is StepKind.PARKED:
             self.program.lane_words[:] = torch.tensor([step.id, step.rows[0].row, asked[0]])
             self.program.fetch(step.lane)
             self._mask(self.program.parked.masks, step, masks)
-            self.program.parked_tail()
+            self.program.parked_tail(kind.adjusted)
             self.lanes[step.lane][:] = self.program.parked.lines
             return began
         count = len(step.rows)
@@ -158,7 +170,7 @@ class Executor:
         write_head(self._layout, head, step, asked)
         self.program.inbox.words[: len(head)] = torch.from_numpy(head)
         self._mask(self.program.batch.masks, step, masks)
-        self.program.tail(self.slots[step.slot][:count], MASKED)
+        self.program.end(self.slots[step.slot][:count], kind)
         return began
 
     def _mask(self, target: torch.Tensor, step: Step, masks: Mapping[RowRef, Mask | None]) -> None:

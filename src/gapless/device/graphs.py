@@ -111,7 +111,13 @@ class Graphs:
         for tokens in program.packs.buckets[::-1] if program.packs is not None else ():
             self._parts["together", tokens] = (f"prompts of {tokens} tokens", partial(program.together, tokens))
             self._empty["together", tokens] = partial(program.empty_pack, tokens)
-        self._parts["parked",] = ("tail of a parked row", program.parked_tail)
+        for bucket in backwards:
+            for masked in (True, False):
+                name = f"adjusted logits of {bucket} rows"
+                self._parts["adjust", bucket, masked] = (name, partial(program.adjust, bucket, masked))
+            self._parts["count", bucket] = (f"counts of {bucket} rows", partial(program.count, bucket))
+        for adjusted in (True, False):
+            self._parts["parked", adjusted] = ("tail of a parked row", partial(program.parked_tail, adjusted))
         self._parts["extend",] = ("page grants", program.extend)
 
     def _widths_of(self, program: Program, bucket: int, feeds: Feeds) -> tuple[int, ...]:
@@ -157,12 +163,17 @@ class Graphs:
         self._run("forward", bucket, width if known else self._widths[-1], feeds)
 
     def tail(self, slot: int, bucket: int, kind: TailKind) -> None:
-        """Enqueue a tail of `bucket` rows of a step that holds `slot`."""
-        self._run("tail", slot, bucket, kind)
+        """Enqueue a tail of `bucket` rows of a step that holds `slot`, and what goes before and behind it where rows
+        are adjusted."""
+        if kind.adjusted:
+            self._run("adjust", bucket, kind.masked)
+        self._run("tail", slot, bucket, kind._replace(adjusted=False) if kind.adjusted else kind)
+        if kind.adjusted:
+            self._run("count", bucket)
 
-    def parked_tail(self) -> None:
+    def parked_tail(self, adjusted: bool) -> None:
         """Enqueue the tail of the row that was fetched from its lane."""
-        self._run("parked")
+        self._run("parked", adjusted)
 
     def together(self, tokens: int) -> None:
         """Enqueue a pass of a pack of that size."""

@@ -55,6 +55,10 @@ class Count(IntEnum):
     EPOCH = 9
     ADAPTER = 10
     """Slot of the adapter, 0 for none."""
+    ADJUSTED = 11
+    """Whether its logits are changed, see `device.adjust`: 0 no, 1 yes, 2 and some ids are banned."""
+    LEAST = 12
+    """Tokens an answer has at least."""
 
 
 class Real(IntEnum):
@@ -64,6 +68,9 @@ class Real(IntEnum):
     VALUE_1 = 1
     TEMPERATURE = 2
     TOP_P = 3
+    REPETITION = 4
+    FREQUENCY = 5
+    PRESENCE = 6
 
 
 COUNTS, REALS = len(Count), len(Real)
@@ -146,15 +153,19 @@ class Packet:
         self.reals[:] = PADDING_REALS
         self.tables[:] = SCRAP_PAGE
         for i, prefill in enumerate(prefills):
-            start = prefill.start
+            start, adjusted = prefill.start, prefill.start.adjustment
             _check_pages(start.ref.row, len(prefill.pages), self.layout.max_pages)
             last = prefill.position + len(prefill.ids) - 1
             self.start_rows[i] = start.ref.row
             self.counts[i] = (
                 *(POISON, last, start.state, start.left, start.left_next, start.objects_left, signed(start.seed)),
                 *(start.top_logprobs, False, start.ref.epoch, start.adapter),
+                *((0, 0) if adjusted is None else (1 + adjusted.bans, adjusted.least)),
             )
-            self.reals[i] = (POISON, POISON, start.temperature, start.top_p)
+            penalties = (1.0, 0.0, 0.0)
+            if adjusted is not None:
+                penalties = (adjusted.repetition, adjusted.frequency, adjusted.presence)
+            self.reals[i] = (POISON, POISON, start.temperature, start.top_p, *penalties)
             self.tables[i, : len(prefill.pages)] = prefill.pages
 
 
@@ -216,7 +227,7 @@ def _check_pages(row: int, pages: int, max_pages: int) -> None:
 
 PADDING_COUNTS = np.array([int(column is Count.DONE) for column in Count], dtype=np.int64)
 """The padding row's integers: done, a valid token, its logprobs not wanted by anyone who asks nothing."""
-PADDING_REALS = np.array([POISON, POISON, 0.0, 1.0])
+PADDING_REALS = np.array([POISON, POISON, 0.0, 1.0, 1.0, 0.0, 0.0])
 
 
 class Inbox:

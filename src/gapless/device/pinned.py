@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gapless.device.adjust import note_room, notes_of
 from gapless.device.flights import Landing
 from gapless.device.packet import Layout, Packet, Words
 from gapless.device.program import new_lines
 from gapless.device.record import WIDTH
 from gapless.device.runtime import Event, Runtime
-from gapless.records import POISON, Crops, DeviceLimits, Mask
+from gapless.records import POISON, Crops, DeviceLimits, Mask, Step
 
 ALIGNMENT = 256
 PACKED = 512
@@ -47,6 +48,7 @@ class Slot:
         self.packet = Packet(layout, self.words.numpy())
         self.prompts = runtime.pinned((rows * prompt_room(limits, layout),), torch.int64)
         self.prompt_words: Words = self.prompts.numpy()
+        self._notes = runtime.pinned((note_room(limits, rows),), torch.int64)
         self.demands = runtime.pinned((rows, layout.head), torch.int64)
         self.demand_words: Words = self.demands.numpy()
         self.demanded = 0
@@ -58,6 +60,14 @@ class Slot:
         self.leaving: list[Tensor] = []
         self.down: dict[int, tuple[Tensor, Tensor]] = {}
         self.home: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def notes(self, step: Step) -> tuple[Tensor, tuple[int, int, int]] | None:
+        """What adjusted rows of a step begin with, if there are any: see `Notes`."""
+        found = notes_of(step)
+        if found is None:
+            return None
+        self._notes.numpy()[: len(found.words)] = found.words
+        return self._notes[: len(found.words)], found.lengths
 
 
 class Lanes:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gapless.constrain.table import Table
+from gapless.device.adjust import Adjuster, note_room
 from gapless.device.packet import PAD_ROW, Count, Inbox, Layout
 from gapless.device.packing import Piece, landings
 from gapless.device.packs import Packs
@@ -70,6 +71,7 @@ class Program:
         self.adapters = model.new_adapters(limits.adapters + 1, limits.adapter_rank) if limits.adapters else None
         self.packs = Packs.of(model, limits, self.rows.pages)
         self.pictures = None if model.tower is None else CropBatch(model, model.tower)
+        self.adjuster = Adjuster(self.table, self.rows, model.vocab, note_room(limits, layout.rows))
         self._tail = Tail(model, self.table, self.rows)
         sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
         dim, lanes = sample.shape[1], limits.rows * limits.depth
@@ -88,6 +90,10 @@ class Program:
     def begin(self) -> None:
         """Begin the rows whose starts lie in the inbox."""
         self.rows.begin(self.inbox)
+
+    def note(self, notes: Tensor, lengths: tuple[int, int, int]) -> None:
+        """Begin those of them that are adjusted, see `Adjuster.begin`."""
+        self.adjuster.begin(notes, lengths)
 
     def extend(self) -> None:
         """Extend page tables by the grants in the inbox."""
@@ -224,13 +230,38 @@ class Program:
         fed = zip(*(torch.split(t, self._at_once(table)) for t in whole), strict=True)
         return [self._forward(Feed(ids, vs, at, table[None]), own)[-1] for ids, vs, at in fed][-1]
 
+    def adjust(self, count: int, masked: bool) -> None:
+        """Change the logits of the first `count` rows of the inbox as they wish, if they are to be sampled now."""
+        self._adjust(self.batch, count, masked)
+
+    def _adjust(self, batch: Batch, count: int, masked: bool) -> None:
+        rows, asked, logits, masks = (part[:count] for part in (batch.rows, batch.asked, batch.logits, batch.masks))
+        self.adjuster.adjust(rows, asked, logits, masks if masked else None)
+
     def tail(self, lines: Tensor, kind: TailKind) -> None:
-        """Do what is asked of the first rows of the inbox, as many as `lines` [B, WIDTH], where their records go."""
+        """Do what is asked of the first rows of the inbox, as many as `lines` [B, WIDTH], where their records go; their
+        logits are adjusted."""
         self._tail.run(self.batch.first(lines), kind)
 
-    def parked_tail(self) -> None:
-        """Do what is asked of the row in the lane that was fetched."""
+    def count(self, count: int) -> None:
+        """Count what the tail of so many rows chose."""
+        self.adjuster.count(self.batch.rows[:count], self.batch.asked[:count])
+
+    def end(self, lines: Tensor, kind: TailKind) -> None:
+        """A tail with all that its kind wants done before and behind it."""
+        if kind.adjusted:
+            self.adjust(len(lines), kind.masked)
+        self.tail(lines, kind)
+        if kind.adjusted:
+            self.count(len(lines))
+
+    def parked_tail(self, adjusted: bool) -> None:
+        """Do what is asked of the row in the lane that was fetched, and that it is adjusted if it wishes."""
+        if adjusted:
+            self._adjust(self.parked, 1, masked=True)
         self._tail.run(self.parked, MASKED)
+        if adjusted:
+            self.adjuster.count(self.parked.rows, self.parked.asked)
 
     def park(self, place: int, lane: int) -> None:
         """Set the logits and hidden state of the row at `place` of the last forward aside in a lane."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from gapless.constrain.table import TokenClass
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.record import TOP, WIDTH
 from gapless.kernels.choose import rows_for
@@ -24,11 +25,16 @@ COLUMNS = Columns(
     done=Count.DONE,
     epoch=Count.EPOCH,
     adapter=Count.ADAPTER,
+    adjusted=Count.ADJUSTED,
+    least=Count.LEAST,
     seed=Count.SEED,
     top_logprobs=Count.TOP_LOGPROBS,
     value=Real.VALUE_0,
     temperature=Real.TEMPERATURE,
     top_p=Real.TOP_P,
+    repetition=Real.REPETITION,
+    frequency=Real.FREQUENCY,
+    presence=Real.PRESENCE,
     alternatives=TOP,
     width=WIDTH,
     poison=POISON,
@@ -42,6 +48,8 @@ MARKS = Marks(
     length=Flags.LENGTH,
     nonfinite=Flags.NONFINITE,
     muted=Flags.MUTED,
+    other=TokenClass.OTHER,
+    ending=TokenClass.END,
 )
 
 

@@ -41,7 +41,7 @@ class RowStore:
         self.counts = torch.zeros((rows, COUNTS), dtype=torch.int64, device=device)
         self.reals = torch.zeros((rows, REALS), dtype=torch.float64, device=device)
         self.reals[:, : Real.VALUE_1 + 1] = POISON
-        self.reals[:, Real.TOP_P] = 1.0
+        self.reals[:, Real.TOP_P] = self.reals[:, Real.REPETITION] = 1.0
         self.pages = torch.full((rows, max_pages), SCRAP_PAGE, dtype=torch.int64, device=device)
         self.counts[:, Count.DONE] = 1
         self.kernels = None if plain else quick_rows(device)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gapless.constrain.table import Table
+from gapless.constrain.table import Table, TokenClass
 from gapless.kernels.rows import Automata
 from gapless.records import Flags, ValueHead
 
@@ -47,6 +47,7 @@ class DeviceTable:
             resets=put(table.resets, torch.bool),
             on_limit=put(table.on_limit, torch.int64),
         )
+        self.end = int(np.flatnonzero(table.classes == TokenClass.END)[0])
         self.may = put(_may(table), torch.int32)
         self._heads_from = _heads_from(table)
 

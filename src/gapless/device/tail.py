@@ -33,11 +33,13 @@ class TailKind(NamedTuple):
     spatial: bool = False
     masked: bool = False
     """Masks were built on the host; they come with the batch."""
+    adjusted: bool = False
+    """Logits are changed before, and tokens counted behind it: see `device.adjust`. A tail itself does neither."""
 
     @property
     def name(self) -> str:
         """For people: greedy, full, spatial, full+spatial, with "+masked" where masks come from the host."""
-        parts = [word for word in ("full", "spatial", "masked") if getattr(self, word)]
+        parts = [word for word in ("full", "spatial", "masked", "adjusted") if getattr(self, word)]
         return "+".join(parts) or "greedy"
 
 
@@ -168,6 +170,7 @@ class Needs:
         self._full = np.zeros(rows, dtype=np.bool_)
         self._spatial = np.zeros(rows, dtype=np.bool_)
         self._adapted = np.zeros(rows, dtype=np.bool_)
+        self._adjusted = np.zeros(rows, dtype=np.bool_)
         self._fed: tuple[Ints | None, Feeds] = (None, Feeds())
         self._sampled: tuple[Ints | None, TailKind] = (None, TailKind())
 
@@ -176,13 +179,19 @@ class Needs:
         self._full[start.ref.row] = start.temperature > 0 or start.top_logprobs >= 0
         self._spatial[start.ref.row] = bool(self._table.heads_from(start.state))
         self._adapted[start.ref.row] = start.adapter != 0
+        self._adjusted[start.ref.row] = start.adjustment is not None
         self._fed, self._sampled = (None, Feeds()), (None, TailKind())
 
     def kind(self, rows: Ints) -> TailKind:
         """What a batch of these rows, int64 [n], may need."""
         if rows is not self._sampled[0]:
-            self._sampled = rows, TailKind(bool(self._full[rows].any()), bool(self._spatial[rows].any()))
+            full, spatial, adjusted = (bool(own[rows].any()) for own in (self._full, self._spatial, self._adjusted))
+            self._sampled = rows, TailKind(full, spatial, adjusted=adjusted)
         return self._sampled[1]
+
+    def masked(self, rows: Ints) -> TailKind:
+        """The same where masks come from the host."""
+        return MASKED._replace(adjusted=bool(self._adjusted[rows].any()))
 
     def feeds(self, rows: Ints) -> Feeds:
         """What a forward of these rows, int64 [n], may need."""

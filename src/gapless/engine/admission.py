@@ -13,6 +13,7 @@ from bisect import insort
 from dataclasses import dataclass
 
 from gapless.engine.adapters import AdapterPool, Resident
+from gapless.engine.adjusting import adjustment_of, check_adjusted
 from gapless.engine.features import FeatureLedger
 from gapless.engine.grammars import GrammarPool, Seated, check_grammar
 from gapless.engine.needs import Pages
@@ -21,7 +22,17 @@ from gapless.engine.rows import RowPool
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
 from gapless.observe.counters import Counters
-from gapless.records import DeviceLimits, HostPlace, Inset, Picture, Prefill, Prompt, Request, RowRef
+from gapless.records import (
+    DeviceLimits,
+    HostPlace,
+    Inset,
+    Picture,
+    Prefill,
+    Prompt,
+    Request,
+    RowRef,
+    RowStart,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ class Admission:
             raise InvalidRequest("the prompt has no ids, so nothing follows from it; give at least one", param="prompt")
         _check_insets(history.request.prompt, self._limits.prefix - 1)
         check_grammar(history.request, self._limits)
+        check_adjusted(history.request.sampling, self._limits.vocab)
         first, most = history.fed(self._limits.prefix), history.walker.remaining()
         if first + most > self._limits.max_context:
             raise PromptTooLong(
@@ -181,7 +193,8 @@ class Admission:
         if request.grammar is not None:
             seq.grammar, seq.brings_grammar = self._grammars.lease(request.grammar)
         self._roster.add(seq)
-        return Admitted(seq, self._prefill(seq, behind, computes=block > 0), waiting.items)
+        start = seq.start(adjustment_of(history, waiting.items))
+        return Admitted(seq, self._prefill(seq, start, behind, computes=block > 0), waiting.items)
 
     def _count(self, history: History, path: list[PrefixEntry], base: int, behind: int) -> None:
         found = path[-1].end if path else 0
@@ -193,7 +206,7 @@ class Admission:
         if not history.preemptions:  # what it finds of itself is no hit of its prompt
             history.cached_tokens = found
 
-    def _prefill(self, seq: Running, behind: int, computes: bool) -> Prefill:
+    def _prefill(self, seq: Running, start: RowStart, behind: int, computes: bool) -> Prefill:
         """`behind`: how many positions its ids stand behind, there already or computed by it as its picture's block."""
         history, prompt, block = seq.history, seq.history.request.prompt, seq.path[0].pages
         fed = behind - self._first(prompt.picture)
@@ -203,7 +216,7 @@ class Admission:
         if prompt.picture is not None and not computes:
             self._features.touch(prompt.picture.digest)
         return Prefill(
-            start=seq.start(),
+            start=start,
             ids=(*prompt.ids, *(t.id for t in history.tokens))[fed:],
             values=(*prompt.values, *(t.values for t in history.tokens))[fed:],
             position=behind,

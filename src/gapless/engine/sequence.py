@@ -16,6 +16,7 @@ from gapless.engine.features import HostPicture
 from gapless.engine.grammars import Seated
 from gapless.engine.prefix import Item, PrefixEntry, items_said
 from gapless.records import (
+    Adjustment,
     FinishReason,
     Flags,
     Metrics,
@@ -139,7 +140,7 @@ class Running:
         said = self.history.tokens[len(self.history.tokens) - self.fresh : -1] if self.fresh else []
         return [*self.items, *items_said(said)]
 
-    def start(self) -> RowStart:
+    def start(self, adjustment: Adjustment | None) -> RowStart:
         """What the row begins with on the device, at exactly the place the committed tokens lead to (I5)."""
         walker, request = self.history.walker, self.history.request
         return RowStart(
@@ -156,6 +157,7 @@ class Running:
             adapter=0 if self.adapter is None else self.adapter.slot,
             grammar=0 if self.grammar is None else self.grammar.slot,
             grammar_state=self.history.grammar_state(),
+            adjustment=adjustment,
         )
 
     def commit(self, record: RowRecord, now: float, idle: float) -> FinishReason | None:

@@ -25,12 +25,17 @@ class Columns:
     done: int
     epoch: int
     adapter: int
+    adjusted: int
+    least: int
     seed: int
     top_logprobs: int
     value: int
     """Of the first of two reals that ride on a token."""
     temperature: int
     top_p: int
+    repetition: int
+    frequency: int
+    presence: int
     alternatives: int
     """Of the first of a line's alternatives: as many ids, then as many logprobs."""
     width: int
@@ -40,7 +45,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Numbers with a meaning: what is asked of a row, which head gives a value, how a row ended."""
+    """Numbers with a meaning: what is asked of a row, which head gives a value, how a row ended, classes of tokens."""
 
     nothing: int
     sample: int
@@ -50,6 +55,8 @@ class Marks:
     length: int
     nonfinite: int
     muted: int
+    other: int
+    ending: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,16 @@ class Rows:
     counts: Tensor
     reals: Tensor
     pages: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What adjusts logits, see `device.adjust`: `words` int32 [rows, vocab], `biases` float32 [rows, n], of which the
+    first is 0; and the id that `end`s answers."""
+
+    words: Tensor
+    biases: Tensor
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +122,24 @@ class RowKernels(Protocol):
 
     def wishes(self, store: Rows, rows: Tensor, may: Tensor) -> Tensor:
         """Rows int64 [B], `may` int32 [states] -> int32 [B]: that of each row's state, 0 for rows that are done."""
+        ...
+
+    def adjust(
+        self,
+        store: Rows,
+        said: Said,
+        rules: Automata,
+        rows: Tensor,
+        asked: Tensor,
+        logits: Tensor,
+        masks: Tensor | None,
+    ) -> None:
+        """Change the logits float32 [B, vocab] of adjusted rows int64 [B] that are `asked` for a token. `masks` bool
+        [B, vocab]: those of the rows if they do not come from the rules."""
+        ...
+
+    def count(self, store: Rows, said: Said, rules: Automata, rows: Tensor, asked: Tensor) -> None:
+        """Count the token that each of these rows has just been given, if it is adjusted and goes on."""
         ...
 
     def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:

@@ -11,11 +11,13 @@ import torch
 import triton
 from torch import Tensor
 
-from gapless.kernels.rows import Automata, Columns, Ends, Marks, Rows
-from gapless.kernels.triton import rows_jit, sampler
+from gapless.kernels.rows import Automata, Columns, Ends, Marks, Rows, Said
+from gapless.kernels.triton import adjust_jit, rows_jit, sampler
 
 BLOCK = 8192
 """Logits a program looks at together."""
+PART = 2048
+"""Logits that one program changes."""
 
 
 class TritonRows:
@@ -54,6 +56,36 @@ class TritonRows:
             num_warps=1,
         )  # fmt: skip
         return out
+
+    def adjust(
+        self,
+        store: Rows,
+        said: Said,
+        rules: Automata,
+        rows: Tensor,
+        asked: Tensor,
+        logits: Tensor,
+        masks: Tensor | None,
+    ) -> None:
+        """See `RowKernels.adjust`."""
+        of, marks, (count, vocab) = self._columns, self._marks, logits.shape
+        part = min(PART, triton.next_power_of_2(vocab))
+        parts = triton.cdiv(vocab, part)
+        adjust_jit.adjust[(count * parts,)](
+            rows, asked, logits, store.counts, store.reals, said.words, said.biases,
+            rules.masks if masks is None else masks, rules.mask, rules.ends, said.end, store.counts.shape[1],
+            store.reals.shape[1], said.biases.shape[1], rules.ends.shape[1], vocab, part, parts, masks is not None,
+            of.state, of.left, of.left_next, of.done, of.adjusted, of.least, of.repetition, of.frequency, of.presence,
+            marks.sample, marks.ending, num_warps=8, enable_fp_fusion=False,
+        )  # fmt: skip
+
+    def count(self, store: Rows, said: Said, rules: Automata, rows: Tensor, asked: Tensor) -> None:
+        """See `RowKernels.count`."""
+        of, marks = self._columns, self._marks
+        adjust_jit.count[(len(rows),)](
+            rows, asked, store.counts, said.words, rules.classes, store.counts.shape[1], said.words.shape[1], of.token,
+            of.done, of.adjusted, marks.sample, marks.other, num_warps=1,
+        )  # fmt: skip
 
     def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:
         """See `RowKernels.greedy`."""
