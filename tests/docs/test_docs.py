@@ -19,11 +19,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SAMPLES = ROOT / "src" / "gapless" / "assets" / "samples"
 NOT_RUN = {"source"}
+PROGRAM = ROOT / "docs" / "skills.md"
+"""Its blocks are one program, and the comments behind `print` are what it prints."""
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
+        if page == PROGRAM:
+            continue
         texts = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.S | re.M)
         found += [(f"{page.name}-{i}", text) for i, text in enumerate(texts)]
     return found
@@ -95,6 +99,16 @@ def test_shown_output_is_what_the_bundled_model_says(
     name, *words = shlex.split(line)
     assert name == "gapless" and main(words) == 0
     assert capsys.readouterr().out == output
+
+
+@pytest.mark.usefixtures("newcomer")
+def test_a_page_that_is_one_program_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", PROGRAM.read_text(), flags=re.S | re.M))
+    exec(compile(code, PROGRAM.name, "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    told = re.findall(r"print\(.*\)  # (.*)$", code, flags=re.M)
+    places = [printed.find(line) for line in told]
+    assert len(told) >= 7 and -1 not in places and places == sorted(places), printed
 
 
 def test_there_is_something_to_run() -> None:
