@@ -86,6 +86,14 @@ class RequestFailed(GaplessError):
     """This request failed inside the engine; others were not touched."""
 
 
+class UnreadableAnswer(GaplessError):
+    """No object can be made of an answer: it was cut off, or the caller's class refuses it. `answer`: its text."""
+
+    def __init__(self, message: str, *, param: str | None = None, answer: str = "") -> None:
+        super().__init__(message, param=param)
+        self.answer = answer
+
+
 class NonFiniteLogits(RequestFailed):
     """The model computed NaN or infinity for this request; nothing it says after that means anything."""
 

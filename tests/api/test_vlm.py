@@ -142,7 +142,9 @@ def test_the_accounting_says_where_the_time_went(vlm, pictures):
     assert spent.busy_ms > 0 and spent.host["device"] > 0 and spent.host["commit"] > 0 and spent.host["mask"] == 0
     assert 0 <= metrics["idle_ms"] <= spent.idle_ms + 1e-6
     more = {"asked", "decoded", "cut", "evicted", "held", "held_bytes"}
-    assert set(vlm.stats()) == set(spent.as_dict()) | {f"pictures_{name}" for name in more}
+    rules = {"asked", "compiled", "refused", "compile_ms", "kept", "kept_bytes"}
+    beside = {f"pictures_{name}" for name in more} | {f"rules_{name}" for name in rules}
+    assert set(vlm.stats()) == set(spent.as_dict()) | beside
 
 
 def test_many_pictures_come_back_in_order_and_were_in_flight_together(micro_folder):

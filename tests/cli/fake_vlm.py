@@ -52,7 +52,16 @@ class FakeVLM:
             raise RequestTimeout("the picture is too dark; wait for the sun")
         return {"finish_reason": "stop", "metrics": {"output_tokens": 3}}
 
-    def query(self, image: Any, question: str, stream: bool = False, reasoning: bool = False, **rest: Any) -> Any:
+    def query(
+        self,
+        image: Any,
+        question: str,
+        stream: bool = False,
+        reasoning: bool = False,
+        schema: dict[str, Any] | None = None,
+        **rest: Any,
+    ) -> Any:
+        rest |= {} if schema is None else {"schema": schema}
         result = self._ask("query", image, question=question, reasoning=reasoning, **rest)
         if reasoning:
             result["reasoning"] = {"text": "because", "grounding": []}

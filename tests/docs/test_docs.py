@@ -64,7 +64,7 @@ def quick(newcomer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("code", [pytest.param(text, id=name) for name, text in blocks("python")])
 def test_python_blocks_run(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+    exec(compile(code, "block", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert "Traceback" not in capsys.readouterr().err
 
 

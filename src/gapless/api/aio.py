@@ -15,11 +15,13 @@ from typing import Any, Self
 
 from gapless.api.call import AsyncCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
+from gapless.api.rules import awaited
 from gapless.api.shelf import adapter_path
 from gapless.api.stream import AsyncStream
 from gapless.api.vlm import VLM, Images, Messages, OnError, one_picture, returns_errors
 from gapless.errors import GaplessError
 from gapless.observe.accounting import Accounting
+from gapless.skills.base import Ask
 from gapless.skills.gaze import gathered
 from gapless.skills.settings import adapter_name
 from gapless.skills.spatial import SpatialRefs
@@ -61,9 +63,10 @@ class AsyncVLM:
         spatial_refs: SpatialRefs | None = None,
         *,
         on_error: OnError = "raise",
+        schema: object = None,
     ) -> Any:
         """See `VLM.query`."""
-        asking = self.desk.query(question, settings, reasoning, spatial_refs)
+        asking = self.desk.query(question, settings, reasoning, spatial_refs, schema)
         if not stream:
             return await self._answer(image, asking, on_error)
         answer = await self._stream(image, asking)
@@ -91,11 +94,13 @@ class AsyncVLM:
         stream: bool = False,
         settings: SettingsDict | None = None,
         reasoning: bool | None = None,
+        *,
+        schema: object = None,
     ) -> Any:
         """See `VLM.chat`."""
         started = self.desk.runner.now()
-        ask = await asyncio.to_thread(self.desk.chat, messages, settings, reasoning or False)
-        call = AsyncCall(self.desk, ask, started, stream=stream)
+        ask = await asyncio.to_thread(self.desk.chat, messages, settings, reasoning or False, schema)
+        call = await self._call(ask, started, stream=stream)
         return {"message": AsyncStream(call)} if stream else await call.wait()
 
     async def detect(
@@ -164,7 +169,7 @@ class AsyncVLM:
 
     async def close(self, drain: bool = True) -> None:
         """See `VLM.close`; other tasks go on meanwhile."""
-        await asyncio.to_thread(self.desk.runner.close, drain)
+        await asyncio.to_thread(self.desk.close, drain)
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,7 +193,15 @@ class AsyncVLM:
     async def _begin(self, image: Image | None, asking: Asking, *, stream: bool) -> AsyncCall:
         started = self.desk.runner.now()
         ask = await asyncio.to_thread(self.desk.ask, image, asking)
-        return AsyncCall(self.desk, ask, started, stream=stream)
+        return await self._call(ask, started, stream=stream)
+
+    async def _call(self, ask: Ask, started: float, *, stream: bool) -> AsyncCall:
+        """Submit it, once its rule has a table; other tasks go on meanwhile."""
+        table = None
+        if ask.rule is not None:
+            compiling = await asyncio.to_thread(self.desk.table, ask)
+            table = await awaited(compiling, ask, self.desk.left(ask, started))
+        return AsyncCall(self.desk, ask, started, table, stream=stream)
 
     async def _answer_all(self, images: Sequence[Image], asking: Asking, keep: bool) -> list[Any]:
         """Ask about every picture, a bounded number of them ahead; collect in order."""

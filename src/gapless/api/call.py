@@ -14,8 +14,8 @@ from typing import Any
 
 from gapless.api.channel import AsyncChannel, Channel
 from gapless.api.desk import Desk
-from gapless.errors import EngineClosed, EngineDead
-from gapless.records import Emission, Finish, FinishReason, Metrics, Token
+from gapless.errors import EngineClosed, EngineDead, GaplessError
+from gapless.records import Emission, Finish, FinishReason, Metrics, Token, TokenTable
 from gapless.skills.answer import AnswerText
 from gapless.skills.base import Ask, Piece
 from gapless.skills.gaze import GazeReader
@@ -25,23 +25,24 @@ from gapless.skills.query import QueryReader
 class Call:
     """A submitted request; one that nobody holds any more is cancelled. `reasons`: a reasoning precedes the answer.
 
-    `started`: when its caller began to ask, on the loop's clock; its timeout counts from then. A call keeps the desk
-    alive: a stream that is being read goes on when the VLM's last name is dropped.
+    `table`: of the ask's rule. `started`: when its caller began to ask, on the loop's clock; its timeout counts from
+    then. A call keeps the desk alive: a stream that is being read goes on when the VLM's last name is dropped.
     """
 
-    def __init__(self, desk: Desk, ask: Ask, channel: Channel, started: float) -> None:
+    def __init__(self, desk: Desk, ask: Ask, channel: Channel, started: float, table: TokenTable | None) -> None:
         self.finish: Finish | None = None
         self.reasons = ask.program == "reason"
         self._desk = desk
         self.text = ask.text
         """What the reader makes of an answer in words; None for other answers."""
         self._reader = ask.reader
+        self._rule, self._shape, self._table = ask.rule, ask.shape, table
         self._stoppable: AnswerText | None = ask.text if _stoppable(ask) else None
         self._read = 0
         self._channel = channel
         self._id = 0  # nobody's, until there is a request
         deadline = None if ask.timeout is None else started + ask.timeout
-        self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel, ask.adapter)
+        self._id = desk.runner.submit(ask.prompt, ask.program, ask.sampling, deadline, channel, ask.adapter, table)
 
     def cancel(self) -> None:
         """Ask for the end of the request; nothing happens if it has ended."""
@@ -63,11 +64,18 @@ class Call:
         if self._stoppable is not None and self._stoppable.over:
             self.finish = self._stopped(self.finish)
         if self.finish.error is not None:
-            raise _own(self.finish.error)
+            raise self._told(self.finish.error)
         pieces += self._reader.finish()
         if self._stoppable is not None and self._stoppable.over:  # seen now that no text follows, perhaps
             self.finish = self._stopped(self.finish)
         return pieces
+
+    def _told(self, error: BaseException) -> BaseException:
+        """The request's error as its caller is told: the engine knows a table, the caller the rule that it is of."""
+        own = _own(error)
+        if self._rule is not None and isinstance(own, GaplessError) and own.param == "grammar":
+            own.param = self._rule.kind
+        return own
 
     def _read_until_over(self, tokens: Iterable[Token], text: AnswerText) -> tuple[Piece, ...]:
         """One by one, so that those behind a stop string are not counted: how many there are depends on the moment."""
@@ -98,18 +106,28 @@ class Call:
         """The answer, why it ended and what it cost; raises the request's error. Only after the finish."""
         assert self.finish is not None
         if self.finish.error is not None:
-            raise _own(self.finish.error)
+            raise self._told(self.finish.error)
         found = isinstance(self._reader, GazeReader) and self._reader.found
         ended = FinishReason.STOP if found else self.finish.reason  # one place is all that is asked for: nothing is cut
         reason = ended.value if ended is not None else None
-        return self._reader.result() | {"finish_reason": reason, "metrics": metrics_of(self.finish)}
+        answer = self._reader.result() | {"finish_reason": reason, "metrics": self.metrics() or {}}
+        if self._shape is not None:
+            whole = self.finish.reason is FinishReason.STOP
+            answer["object"] = self._shape.read(self.text.text if self.text is not None else "", whole=whole)
+        return answer
+
+    def metrics(self) -> dict[str, Any] | None:
+        """What the request cost, once it has ended; of a rule's table also its sizes."""
+        if self.finish is None:
+            return None
+        return metrics_of(self.finish) | ({} if self._table is None else {"rule": sizes_of(self._table)})
 
 
 class BlockingCall(Call):
     """A request whose caller is a thread."""
 
-    def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
-        super().__init__(desk, ask, Channel(whole=not stream and not _stoppable(ask)), started)
+    def __init__(self, desk: Desk, ask: Ask, started: float, table: TokenTable | None = None, *, stream: bool) -> None:
+        super().__init__(desk, ask, Channel(whole=not stream and not _stoppable(ask)), started, table)
 
     def pull(self) -> tuple[Piece, ...]:
         """Block for news and read it."""
@@ -129,9 +147,9 @@ class BlockingCall(Call):
 class AsyncCall(Call):
     """A request whose caller is a task."""
 
-    def __init__(self, desk: Desk, ask: Ask, started: float, *, stream: bool) -> None:
+    def __init__(self, desk: Desk, ask: Ask, started: float, table: TokenTable | None = None, *, stream: bool) -> None:
         self._news = AsyncChannel(whole=not stream and not _stoppable(ask))
-        super().__init__(desk, ask, self._news, started)
+        super().__init__(desk, ask, self._news, started, table)
 
     async def pull(self) -> tuple[Piece, ...]:
         """Wait for news and read it."""
@@ -167,6 +185,13 @@ def metrics_of(finish: Finish) -> dict[str, Any]:
         "preemptions": m.preemptions,
         "idle_ms": m.idle_ms,
     }
+
+
+def sizes_of(table: TokenTable) -> dict[str, Any]:
+    """A rule's table in numbers; `compile_ms` is what its compilation took, whenever that was."""
+    compile_ms = 1e3 * table.seconds
+    kinds = table.following.shape[1]
+    return {"states": table.states, "classes": kinds, "bytes": table.nbytes, "compile_ms": compile_ms}
 
 
 def _own(error: BaseException) -> BaseException:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from gapless.api.channel import Channel
+from gapless.api.rules import Rules
 from gapless.config import PICTURE_CACHE, ImageLimits
 from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.cache import PictureCache, PictureCounts
@@ -32,6 +34,7 @@ from gapless.skills.point import point
 from gapless.skills.query import query
 from gapless.skills.segment import segment
 from gapless.skills.spatial import SpatialRefs
+from gapless.skills.structured import Shape
 
 SettingsDict = Mapping[str, object]
 Asking = Callable[[Picture | None], Ask]
@@ -141,6 +144,11 @@ class EngineHandle(Protocol):
         ...
 
 
+def _abandon(runner: EngineHandle, rules: Rules) -> None:
+    rules.abandon()
+    runner.abandon()
+
+
 class Desk:
     """One model behind one engine. `rows`: how many requests the engine runs at once; `window`: how many pictures of a
     list are prepared and asked about ahead of the one whose answer is awaited; `picture_cache`: bytes of prepared
@@ -164,7 +172,8 @@ class Desk:
         self._limits = limits
         self._device_cuts = device_cuts
         self._pictures = PictureCache(crops, limits, picture_cache, device_cuts)
-        ending = weakref.finalize(self, runner.abandon)
+        self.rules = Rules(context)
+        ending = weakref.finalize(self, _abandon, runner, self.rules)
         ending.atexit = False  # at exit the runner itself lets running requests end
 
     def encode(self, image: Image) -> EncodedImage:
@@ -192,8 +201,33 @@ class Desk:
         """Put a picture to a question."""
         return asking(None if image is None else self.encode(image).picture)
 
+    def table(self, ask: Ask) -> Future[TokenTable] | None:
+        """The table of an ask's rule, None for none. Takes milliseconds; raises what `EngineHandle.check` raises."""
+        if ask.rule is None:
+            return None
+        self.runner.check()
+        return self.rules.table(ask.rule)
+
+    def left(self, ask: Ask, started: float) -> float | None:
+        """Seconds of an ask's timeout that are left; None without one. `started`: on the loop's clock."""
+        return None if ask.timeout is None else max(0.0, started + ask.timeout - self.runner.now())
+
+    def close(self, drain: bool = True, within: float | None = None) -> None:
+        """End the engine, see `EngineHandle.close`, and before it what compiles rules."""
+        self.rules.close()
+        self.runner.close(drain, within)
+
+    def abandon(self) -> None:
+        """The same for both without waiting."""
+        _abandon(self.runner, self.rules)
+
     def query(
-        self, question: object, settings: SettingsDict | None, reasoning: bool, spatial_refs: SpatialRefs | None
+        self,
+        question: object,
+        settings: SettingsDict | None,
+        reasoning: bool,
+        spatial_refs: SpatialRefs | None,
+        schema: object = None,
     ) -> Asking:
         """See `skills.query`. A question that was forgotten is told before its picture is looked at."""
         user_text(question, "question")
@@ -204,14 +238,16 @@ class Desk:
             reasoning=reasoning,
             spatial_refs=spatial_refs,
             settings=settings,
+            shape=None if schema is None else Shape(schema),
         )
 
-    def chat(self, messages: object, settings: SettingsDict | None, reasoning: bool) -> Ask:
+    def chat(self, messages: object, settings: SettingsDict | None, reasoning: bool, schema: object = None) -> Ask:
         """See `skills.chat`. `messages`: as OpenAI's clients write them, or read already."""
         conversation = messages if isinstance(messages, Conversation) else read_messages(messages)
         check_chat(self.context, conversation, reasoning)
         pictures = [self._shown(part) for part in conversation.pictures]
-        return chat(self.context, conversation, pictures, reasoning=reasoning, settings=settings)
+        shape = None if schema is None else Shape(schema)
+        return chat(self.context, conversation, pictures, reasoning=reasoning, settings=settings, shape=shape)
 
     def _shown(self, part: PicturePart) -> Picture:
         """The picture of a message, whose place an error names."""

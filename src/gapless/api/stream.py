@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from gapless.api.call import AsyncCall, BlockingCall, Call, metrics_of
+from gapless.api.call import AsyncCall, BlockingCall, Call
 from gapless.errors import RequestCancelled
 from gapless.skills.base import Piece
 
@@ -35,7 +35,7 @@ class _Growing:
     @property
     def metrics(self) -> dict[str, Any] | None:
         """What the request cost, once it has ended."""
-        return metrics_of(self._call.finish) if self._call.finish is not None else None
+        return self._call.metrics()
 
     def logprobs(self) -> list[dict[str, Any]]:
         """Those of the tokens that begin in the pieces given since the last call; empty unless they were asked for."""

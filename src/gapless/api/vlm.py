@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gapless.api.call import BlockingCall
 from gapless.api.desk import Asking, Desk, EncodedImage, Image, SettingsDict
+from gapless.api.rules import wait
 from gapless.api.shelf import adapter_path
 from gapless.api.stream import Stream
 from gapless.errors import GaplessError, InvalidRequest, shown
 from gapless.observe.accounting import Accounting
+from gapless.skills.base import Ask
 from gapless.skills.gaze import gathered
 from gapless.skills.messages import Conversation
 from gapless.skills.settings import adapter_name
@@ -70,12 +72,16 @@ class VLM:
         spatial_refs: SpatialRefs | None = None,
         *,
         on_error: OnError = "raise",
+        schema: object = None,
     ) -> Any:
         """Return {"answer": str}, with `reasoning` also {"reasoning": {"text", "grounding"}}. Works without a picture.
 
-        With `stream` the answer is a `Stream` of text; a reasoning is complete before this returns.
+        With `stream` the answer is a `Stream` of text; a reasoning is complete before this returns. `schema`: a JSON
+        schema (dict) or a Pydantic model class; the answer is JSON that satisfies it, and beside it is "object": its
+        value, or an instance of the class (of a stream, in its `result()`). Raises `UnreadableAnswer` for one that was
+        cut off.
         """
-        asking = self.desk.query(question, settings, reasoning, spatial_refs)
+        asking = self.desk.query(question, settings, reasoning, spatial_refs, schema)
         if not stream:
             return self._answer(image, asking, on_error)
         answer = self._stream(image, asking)
@@ -101,16 +107,18 @@ class VLM:
         stream: bool = False,
         settings: SettingsDict | None = None,
         reasoning: bool | None = None,
+        *,
+        schema: object = None,
     ) -> Any:
         """Return {"message": {"role": "assistant", "content": str}}, or with `stream` {"message": Stream}.
 
         `messages` are those of OpenAI's clients. A picture is a part {"type": "image_url", "image_url": {"url": data
         URL}}, or {"type": "image", "image": ...} with what `encode_image` takes; only users show pictures. With
         `reasoning` the message has "reasoning" (str) and "reasoning_details" ({"grounding"}) too; of a stream see
-        `Stream.reasoning`.
+        `Stream.reasoning`. `schema`: see `query`.
         """
         started = self.desk.runner.now()
-        call = BlockingCall(self.desk, self.desk.chat(messages, settings, reasoning or False), started, stream=stream)
+        call = self._call(self.desk.chat(messages, settings, reasoning or False, schema), started, stream=stream)
         return {"message": Stream(call)} if stream else call.wait()
 
     def detect(
@@ -200,14 +208,16 @@ class VLM:
         return self.desk.accounting()
 
     def stats(self) -> dict[str, Any]:
-        """The same as plain numbers; `Accounting.as_dict` says which, and `PictureCounts` those of pictures_NAME."""
-        pictures = asdict(self.desk.pictures())
-        return self.desk.accounting().as_dict() | {f"pictures_{name}": count for name, count in pictures.items()}
+        """The same as plain numbers; `Accounting.as_dict` says which, `PictureCounts` those of pictures_NAME,
+        `RuleCounts` those of rules_NAME."""
+        counted = {"pictures": asdict(self.desk.pictures()), "rules": asdict(self.desk.rules.counts())}
+        beside = {f"{of}_{name}": count for of, counts in counted.items() for name, count in counts.items()}
+        return self.desk.accounting().as_dict() | beside
 
     def close(self, drain: bool = True) -> None:
         """Take no more requests, wait for running ones (with `drain` False they end with `EngineClosed`), end the
         threads."""
-        self.desk.runner.close(drain)
+        self.desk.close(drain)
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +240,12 @@ class VLM:
 
     def _begin(self, image: Image | None, asking: Asking, *, stream: bool) -> BlockingCall:
         started = self.desk.runner.now()
-        return BlockingCall(self.desk, self.desk.ask(image, asking), started, stream=stream)
+        return self._call(self.desk.ask(image, asking), started, stream=stream)
+
+    def _call(self, ask: Ask, started: float, *, stream: bool) -> BlockingCall:
+        """Submit it, once its rule has a table."""
+        table = wait(self.desk.table(ask), ask, self.desk.left(ask, started))
+        return BlockingCall(self.desk, ask, started, table, stream=stream)
 
     def _answer_all(self, images: Sequence[Image], asking: Asking, keep: bool) -> list[Any]:
         """Ask about every picture, a bounded number of them ahead; collect in order."""

@@ -29,10 +29,12 @@ class Ask:
 
     skill: Skill
     text: str
-    settings: Mapping[str, float | int | str | list[str]] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     reasoning: bool = False
     spatial_refs: list[list[float]] | None = None
     force: bool = False
+    schema: Mapping[str, Any] | None = None
+    """Of the object that a query's answer is."""
 
     def put(self, vlm: VLM, image: Image | None) -> Result:
         """Ask about a picture (a query: or without one) and return the library's result."""
@@ -40,7 +42,7 @@ class Ask:
         result: Result
         match self.skill:
             case "query":
-                result = vlm.query(image, self.text, settings=settings, reasoning=self.reasoning, spatial_refs=refs)
+                result = self._query(vlm, image)
             case "caption":
                 result = vlm.caption(_given(image), self.text, settings=settings)
             case "point":
@@ -51,6 +53,18 @@ class Ask:
                 result = vlm.segment(_given(image), self.text, settings=settings, spatial_refs=refs)
             case "gaze":
                 result = self._gaze(vlm, _given(image))
+        return result
+
+    def _query(self, vlm: VLM, image: Image | None, *, stream: bool = False) -> Result:
+        result: Result = vlm.query(
+            image,
+            self.text,
+            stream=stream,
+            settings=self.settings,
+            reasoning=self.reasoning,
+            spatial_refs=self.spatial_refs,
+            schema=self.schema,
+        )
         return result
 
     def _gaze(self, vlm: VLM, image: Image) -> Result:
@@ -66,9 +80,7 @@ class Ask:
         stream: Stream
         match self.skill:
             case "query":
-                stream = vlm.query(
-                    image, self.text, stream=True, settings=settings, reasoning=self.reasoning, spatial_refs=refs
-                )["answer"]
+                stream = self._query(vlm, image, stream=True)["answer"]
             case "caption":
                 stream = vlm.caption(_given(image), self.text, stream=True, settings=settings)["caption"]
             case "segment":

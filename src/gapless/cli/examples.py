@@ -74,6 +74,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless inspect glint --json", "the same for machines"),
         Example("gapless inspect glint/moon", "an adapter: its rank, and which models it is made for"),
     ),
+    "rule": (
+        Example("gapless rule --choice red --choice blue", "the table of a rule for the bundled model"),
+        Example("gapless rule glint --regex '[0-9]+' --json", "the same for machines"),
+    ),
     "tune": (
         Example("gapless tune", "all batch sizes of Moondream 2, in some minutes"),
         Example("gapless tune moondream-3", "its experts, in bfloat16 and in FP8"),

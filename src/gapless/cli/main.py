@@ -16,7 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from gapless import __version__
-from gapless.cli import bench, demo, inspect, models, pull, serve, skills, trace, tune
+from gapless.cli import bench, demo, inspect, models, pull, rule, serve, skills, trace, tune
 from gapless.cli.examples import epilog
 from gapless.cli.terminal import complain
 from gapless.errors import GaplessError
@@ -37,6 +37,7 @@ app.command("serve", epilog=epilog("serve"))(serve.serve)
 app.command("models", epilog=epilog("models"))(models.models)
 app.command("pull", epilog=epilog("pull"))(pull.pull)
 app.command("inspect", epilog=epilog("inspect"))(inspect.inspect)
+app.command("rule", epilog=epilog("rule"))(rule.rule)
 app.command("tune", epilog=epilog("tune"))(tune.tune)
 app.command("demo", epilog=epilog("demo"))(demo.demo)
 app.command("trace", epilog=epilog("trace"))(trace.trace)

@@ -54,6 +54,7 @@ from gapless.cli.options import (
     read_adapters,
     spatial_refs,
 )
+from gapless.cli.rule_options import ChoiceOption, RegexOption, SchemaOption, rule_from
 from gapless.cli.words import check_words, read_pictures
 
 Pictures = Annotated[list[str] | None, typer.Argument(metavar="IMG", help="Pictures; - is standard input.")]
@@ -78,6 +79,9 @@ def query(
     seed: SeedOption = None,
     stop: StopOption = None,
     logprobs: LogprobsOption = None,
+    choice: ChoiceOption = None,
+    regex: RegexOption = None,
+    schema: SchemaOption = None,
     stream: StreamOption = False,
     json: JsonOption = False,
     draw: DrawOption = None,
@@ -110,9 +114,11 @@ def query(
         logprobs=logprobs,
         timeout=timeout,
     )
+    rule = rule_from(choice, regex, schema)
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
-    ask = Ask("query", question, settings, reasoning, spatial_refs(spatial_ref))
+    shape = rule.pop("json_schema", None)
+    ask = Ask("query", question, settings | rule, reasoning, spatial_refs(spatial_ref), schema=shape)
     sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
     engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(pictures or []), engine, output)
@@ -127,6 +133,9 @@ def caption(
     seed: SeedOption = None,
     stop: StopOption = None,
     logprobs: LogprobsOption = None,
+    choice: ChoiceOption = None,
+    regex: RegexOption = None,
+    schema: SchemaOption = None,
     stream: StreamOption = False,
     json: JsonOption = False,
     draw: DrawOption = None,
@@ -160,7 +169,7 @@ def caption(
     )
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
-    ask = Ask("caption", length.value, settings)
+    ask = Ask("caption", length.value, settings | rule_from(choice, regex, schema))
     sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
     engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(_some(pictures)), engine, output)

@@ -43,6 +43,12 @@ class TooManyGrammars(RequestFailed):
     status: ClassVar[int] = 429
 
 
+class CompilerGone(RequestFailed):
+    """The process that compiles grammars ended, or did not start; the next grammar starts another."""
+
+    status: ClassVar[int] = 503
+
+
 class TableCache:
     """Tables by content, the ones used last kept, up to a number of bytes. Not safe between threads by itself."""
 
@@ -105,17 +111,24 @@ class Compiler:
         self._child: _Child | None = None
         self.compiled = 0
         """Grammars that were compiled, also those that turned out wrong."""
+        self.seconds = 0.0
+        """What their tables took."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tables that are kept."""
         return self._cache.nbytes
 
+    @property
+    def kept(self) -> int:
+        """How many these are."""
+        return len(self._cache)
+
     def submit(self, grammar: Grammar) -> Future[TokenTable]:
         """The table of a grammar, at once if it is known.
 
         The future fails with `InvalidRequest` for what is wrong with the grammar, `NotATable` for what needs another
-        way (too slow counts as that), `TooManyGrammars`, `RequestFailed` if the compiler itself is not to be had,
+        way (too slow counts as that), `TooManyGrammars`, `CompilerGone` if the compiler itself is not to be had,
         `EngineClosed` after `close`.
         """
         future: Future[TokenTable] = Future()
@@ -156,6 +169,11 @@ class Compiler:
         if thread is not None:
             thread.join()
 
+    def abandon(self) -> None:
+        """The same soon, without waiting for it or for a lock: for destructors, which run anywhere."""
+        self._closed = True
+        self._todo.put(None)
+
     def _run(self) -> None:
         while (job := self._todo.get()) is not None:
             if self._wanted(job):
@@ -176,6 +194,7 @@ class Compiler:
             del self._jobs[job.key]
             if isinstance(result, TokenTable):
                 self._cache.put(job.key, result)
+                self.seconds += result.seconds
         for future in job.waiting:  # complete: nobody joins a job that is not in `_jobs`
             if future.set_running_or_notify_cancel():
                 if isinstance(result, TokenTable):
@@ -194,7 +213,8 @@ class Compiler:
         except (OSError, EOFError) as error:
             self._drop()
             with self._lock:
-                return closed if self._closed else RequestFailed(f"the compiler of grammars ended: {error!r}")
+                gone = CompilerGone(f"the process that compiles rules ended ({error!r}); ask again")
+                return closed if self._closed else gone
         self.compiled += 1
         if result is None:
             self._drop()

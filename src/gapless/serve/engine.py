@@ -16,6 +16,7 @@ from typing import Protocol
 
 from gapless.api.aio import AsyncVLM
 from gapless.api.load import Progress
+from gapless.api.rules import RuleCounts
 from gapless.api.vlm import VLM
 from gapless.errors import EngineDead, GaplessError
 from gapless.images.cache import PictureCounts
@@ -79,14 +80,14 @@ class Engine:
             try:
                 loop.call_soon_threadsafe(self.adopt, vlm)
             except RuntimeError:
-                vlm.desk.runner.abandon()
+                vlm.desk.abandon()
 
         threading.Thread(target=work, name="gapless-load", daemon=True).start()
 
     def adopt(self, vlm: VLM) -> None:
         """From now on this model answers; one that comes when the server is closing already is let go."""
         if self._closing:
-            vlm.desk.runner.abandon()
+            vlm.desk.abandon()
         else:
             self._vlm = AsyncVLM(vlm)
 
@@ -115,6 +116,11 @@ class Engine:
         vlm = self._vlm
         return None if vlm is None else (vlm.desk.pictures(), vlm.desk.context.name)
 
+    def rules(self) -> tuple[RuleCounts, str] | None:
+        """Rules that it compiled, and the model's name; None before there is one (any thread)."""
+        vlm = self._vlm
+        return None if vlm is None else (vlm.desk.rules.counts(), vlm.desk.context.name)
+
     def death(self) -> GaplessError | None:
         """Why there will be no more answers, None if there may be."""
         if self._vlm is None:
@@ -133,7 +139,7 @@ class Engine:
         if self._vlm is None or closing:
             return
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        close = partial(self._vlm.desk.runner.close, False, CLOSE_WITHIN)
+        close = partial(self._vlm.desk.close, False, CLOSE_WITHIN)
 
         def work() -> None:
             with suppress(EngineDead):  # known already: the process ends because of it

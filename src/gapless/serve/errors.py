@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from gapless.constrain.compiler import CompilerGone, TooManyGrammars
 from gapless.errors import (
     EngineClosed,
     EngineDead,
@@ -112,7 +113,7 @@ class NotServing(DoorError):
     headers: Mapping[str, str] = {"Retry-After": "5"}
 
 
-_TELLING = (DoorError, InvalidRequest, RequestTimeout, RequestCancelled)
+_TELLING = (DoorError, InvalidRequest, RequestTimeout, RequestCancelled, TooManyGrammars, CompilerGone)
 """Errors whose messages are about the request; any other may speak of the inside."""
 
 
@@ -122,6 +123,7 @@ _OPENAI_CODES: Mapping[type[BaseException], str] = {
     Unauthorized: "invalid_api_key",
     TooManyRequests: "rate_limit_exceeded",
     RateLimited: "rate_limit_exceeded",
+    TooManyGrammars: "rate_limit_exceeded",
     PromptTooLong: "context_length_exceeded",
 }
 
@@ -206,6 +208,8 @@ def encoded(content: Any) -> bytes:
 def error_response(error: BaseException, request_id: str, path: str) -> Json:
     """The answer to a request that failed before its answer began, in the words of its path."""
     headers = dict(error.headers) if isinstance(error, DoorError) else {}
+    if isinstance(error, TooManyGrammars | CompilerGone):
+        headers = dict(TooManyRequests.headers)
     if isinstance(error, EngineDead | EngineClosed):
         headers = dict(NotServing.headers)
     said = told_openai(error, request_id) if speaks_openai(path) else told(error, request_id)

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 
+from gapless.api.rules import RuleCounts
 from gapless.images.cache import PictureCounts
 from gapless.observe.accounting import Snapshot
 from gapless.observe.answers import Spread
@@ -113,9 +114,10 @@ class MetricsRoutes:
         ]
 
     def _text(self, door: list[Metric]) -> bytes:
-        told, pictures = self._engine.snapshot(), self._engine.pictures()
+        told, pictures, rules = self._engine.snapshot(), self._engine.pictures(), self._engine.rules()
         lines = [*door, *(() if told is None else self._sheet.families(*told))]
         lines += () if pictures is None else self._sheet.pictures(*pictures)
+        lines += () if rules is None else self._sheet.rules(*rules)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Lines(lines))
         ProcessCollector(registry=registry)
@@ -181,6 +183,25 @@ class Sheet:
         ):
             counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
             counter.add_metric([model], self._forward(name, "", value))
+            yield counter
+
+    def rules(self, counts: RuleCounts, model: str) -> Iterator[Metric]:
+        """Metrics of the rules for answers, and of the tables that are kept."""
+        for name, value, words in (
+            ("rule_tables_kept", counts.kept, "Tables of rules that are kept."),
+            ("rule_tables_kept_bytes", counts.kept_bytes, "What they take."),
+        ):
+            gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
+            gauge.add_metric([model], value)
+            yield gauge
+        for name, count, words in (
+            ("rules", float(counts.asked), "Requests with a rule for their answer."),
+            ("rules_compiled", counts.compiled, "Rules that were compiled; the others were known."),
+            ("rules_refused", counts.refused, "Requests whose rule has no table."),
+            ("rule_compile_seconds", counts.compile_ms / 1e3, "Seconds that tables took to compile."),
+        ):
+            counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
+            counter.add_metric([model], self._forward(name, "", count))
             yield counter
 
     def _counters(self, snapshot: Snapshot, model: str) -> Iterator[Metric]:

@@ -18,7 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.errors import too_long
 from gapless.serve.limits import RequestLimits
-from gapless.serve.openai_schema import MESSAGES
+from gapless.serve.openai_format import rule_in
+from gapless.serve.openai_schema import FORMAT, MESSAGES
+from gapless.serve.schema import RULES
 from gapless.skills.messages import Conversation, PicturePart, Turn, read_messages
 from gapless.skills.settings import MAX_SEED, Settings
 
@@ -35,7 +37,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "logit_bias": ({},),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -66,10 +67,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "echo": (False,),
     "continue_final_message": (False,),
     "chat_template": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
     "guided_grammar": (),
 }
 """Fields that are not honoured, with the values that ask for nothing; null is one for each."""
@@ -113,6 +110,16 @@ class ChatBody(BaseModel):
     spatial_refs: list[list[float]] | None = None
     timeout: float | None = Field(default=None, description="seconds")
 
+    response_format: Annotated[Any, WithJsonSchema(FORMAT)] = None
+    structured_outputs: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]})] = None
+    choice: Annotated[Any, WithJsonSchema(RULES["choice"])] = None
+    regex: Annotated[Any, WithJsonSchema(RULES["regex"])] = None
+    json_schema: Annotated[Any, WithJsonSchema(RULES["json_schema"])] = None
+    json_object: Annotated[Any, WithJsonSchema(RULES["json_object"])] = None
+    guided_choice: Annotated[Any, WithJsonSchema(RULES["choice"])] = None
+    guided_regex: Annotated[Any, WithJsonSchema(RULES["regex"])] = None
+    guided_json: Annotated[Any, WithJsonSchema(RULES["json_schema"])] = None
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -128,6 +135,8 @@ class Wanted:
     skill: str
     spatial_refs: list[list[float]] | None
     limit_field: str
+    rule_field: str | None = None
+    """The field that says what the answer may be."""
 
     @property
     def turn(self) -> Turn:
@@ -143,6 +152,8 @@ class Wanted:
 
     def place_of(self, param: str | None) -> str | None:
         """Where in the body an argument of the library comes from."""
+        if param in RULES:
+            return self.rule_field or param
         match param:
             case "max_tokens":
                 return self.limit_field
@@ -152,9 +163,7 @@ class Wanted:
                 return f"{self.turn.where}.content"
             case "image":
                 return self.pictures[0].where if len(self.pictures) == 1 else "messages"
-            case "adapter":
-                return "model"
-        return param
+        return "model" if param == "adapter" else param
 
     def settings_of(self, choice: int) -> dict[str, object]:
         """Each choice has a seed of its own; the first has the one that was given, so it does not depend on `n`."""
@@ -174,7 +183,8 @@ def understood(body: ChatBody, limits: RequestLimits) -> Wanted:
     """Check a body. Raises `InvalidRequest` naming the field."""
     _refuse(body.model_extra or {})
     skill = body.skill or "chat"
-    settings = _settings(body, limits)
+    rule, rule_field = rule_in(dict(body))
+    settings = _settings(body, rule, rule_field, limits)
     conversation = read_messages(body.messages, wordless=skill == "caption")
     wanted = Wanted(
         conversation=conversation,
@@ -186,6 +196,7 @@ def understood(body: ChatBody, limits: RequestLimits) -> Wanted:
         skill=skill,
         spatial_refs=body.spatial_refs,
         limit_field=_limit_field(body),
+        rule_field=rule_field,
     )
     _check_skill(wanted)
     _check_pictures(wanted, limits.max_pictures)
@@ -210,7 +221,9 @@ def _pass_over(name: str) -> None:
         _log.warning("the field %s of chat completions is passed over", ascii(name[:80]))
 
 
-def _settings(body: ChatBody, limits: RequestLimits) -> dict[str, object]:
+def _settings(
+    body: ChatBody, rule: Mapping[str, object], rule_field: str | None, limits: RequestLimits
+) -> dict[str, object]:
     """Only what is set. Checked here, before any picture is decoded."""
     found = {
         "temperature": body.temperature,
@@ -221,11 +234,14 @@ def _settings(body: ChatBody, limits: RequestLimits) -> dict[str, object]:
         "stop": body.stop,
         "logprobs": _logprobs(body),
         "timeout": body.timeout,
+        **rule,
     }
     settings: dict[str, object] = {name: value for name, value in found.items() if value is not None}
     try:
         Settings.parse(settings)
     except InvalidRequest as error:
+        if error.param in rule:
+            raise placed(error, rule_field) from error
         if error.param != "max_tokens":
             raise
         raise placed(error, _limit_field(body)) from error

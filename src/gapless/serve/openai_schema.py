@@ -39,6 +39,32 @@ MESSAGES = {
 """System messages first, then users and assistants in turn; the last is a user's. Only users show pictures."""
 
 
+FORMAT = {
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]},
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": "json_schema"},
+                "json_schema": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string"},
+                        "description": {"type": "string"},
+                        "schema": {"type": "object"},
+                        "strict": {"type": "boolean"},
+                    },
+                    "required": ["name", "schema"],
+                },
+            },
+            "required": ["type", "json_schema"],
+        },
+    ]
+}
+"""What an answer may be. Every schema is held to the letter."""
+
+
 class OpenAISaid(BaseModel):
     """What went wrong."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gapless.records import MAX_TOP_LOGPROBS
+from gapless.skills.rules import MOST_CHOICES
 from gapless.skills.settings import (
     MAX_OBJECTS,
     MAX_SEED,
@@ -48,6 +49,13 @@ def _or_null(**said: Any) -> dict[str, Any]:
     return {"anyOf": [said, {"type": "null"}]}
 
 
+RULES = {
+    "choice": _or_null(type="array", minItems=1, maxItems=MOST_CHOICES, items={"type": "string", "minLength": 1}),
+    "regex": _or_null(type="string", minLength=1, description="of the whole answer"),
+    "json_schema": _or_null(type="object", description="a JSON schema"),
+    "json_object": _or_null(type="boolean"),
+}
+"""`skills.rules`: of these at most one."""
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
 SETTINGS = _or_null(
     type="object",
@@ -61,6 +69,7 @@ SETTINGS = _or_null(
         "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": MAX_STOPS, "items": _STOP}, {"type": "null"}]},
         "logprobs": _or_null(type="integer", minimum=0, maximum=MAX_TOP_LOGPROBS),
         "adapter": _or_null(type="string", description="one that is loaded"),
+        **RULES,
     },
     additionalProperties={"type": "null"},
 )
@@ -100,6 +109,8 @@ class Metrics(BaseModel):
     cached_tokens: int
     preemptions: int
     idle_ms: float
+    rule: dict[str, float] = {}
+    """Of an answer that has one: states, classes and bytes of its table, and compile_ms."""
 
 
 class Answer(BaseModel):

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gapless.constrain.grammar import Grammar
 from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill, shown
 from gapless.models.moondream.config import REVISIONS
 from gapless.models.moondream.templates import Templates, Wrap
 from gapless.records import Picture, Prompt, Sampling, Token
 from gapless.skills.answer import AnswerText
+from gapless.skills.rules import RULES
 from gapless.skills.settings import Settings, fresh_seed
+from gapless.skills.structured import Shape
 from gapless.skills.tokenizer import Tokenizer
 from gapless.weights.catalogue import CATALOGUE
 
@@ -56,7 +59,8 @@ class Reader(Protocol):
 class Ask:
     """One question, checked. `timeout` in seconds, None for none. `text`: an answer in words, as its reader has it.
 
-    `adapter`: the name of the adapter it is answered with."""
+    `adapter`: the name of the adapter it is answered with. `rule`: what the text may be. `shape`: of the object that
+    is made of it."""
 
     prompt: Prompt
     program: str
@@ -65,6 +69,8 @@ class Ask:
     timeout: float | None = None
     text: AnswerText | None = None
     adapter: str | None = None
+    rule: Grammar | None = None
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +190,9 @@ def greedy_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *
     `stride`: tokens per object, 0 when objects are not counted. Without `max_tokens` it is `max_objects` that ends
     a list, or the context, whichever is reached first.
     """
-    if settings.stop or settings.logprobs is not None:
-        name = "stop" if settings.stop else "logprobs"
-        raise InvalidRequest(f"{name} is for answers in words: query, caption and chat; leave it out", param=name)
+    for name in ("stop", "logprobs", *RULES):
+        if getattr(settings, name) not in (None, ()):
+            raise InvalidRequest(f"{name} is for answers in words: query, caption and chat; leave it out", param=name)
     defaults = context.templates.defaults
     objects = settings.max_objects or defaults.max_objects
     asked = settings.max_tokens

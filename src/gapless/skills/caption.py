@@ -49,4 +49,4 @@ def caption(
     prompt = to_prompt(context, pictured(picture, "caption"), Body.text(captions[length]))
     sampling = text_sampling(context, prompt, chosen)
     text = answer_text(context, chosen)
-    return Ask(prompt, "text", sampling, CaptionReader(text), chosen.timeout, text, chosen.adapter)
+    return Ask(prompt, "text", sampling, CaptionReader(text), chosen.timeout, text, chosen.adapter, chosen.rule)

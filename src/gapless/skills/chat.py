@@ -17,6 +17,7 @@ from gapless.skills.base import Ask, SkillContext, answer_text, supported, text_
 from gapless.skills.messages import Conversation, Turn
 from gapless.skills.query import QueryReader
 from gapless.skills.settings import Settings
+from gapless.skills.structured import Shape
 
 
 class ChatReader(QueryReader):
@@ -44,17 +45,30 @@ def chat(
     *,
     reasoning: bool = False,
     settings: Mapping[str, object] | None = None,
+    shape: Shape | None = None,
 ) -> Ask:
-    """Ask for the next message. `pictures`: those of the conversation, one for each of its parts, in order."""
+    """Ask for the next message. `pictures`: those of the conversation, one for each of its parts, in order. `shape`: of
+    an object that is to be made of it."""
     templates = context.templates
     wrap = supported(context, "chat", templates.query)
     last = supported(context, "reasoning", templates.reason) if reasoning else wrap
     chosen = Settings.parse(settings)
+    chosen = chosen if shape is None else shape.ruled(chosen)
     prompt = _lay_out(context, conversation, pictures, wrap, last)
     sampling = text_sampling(context, prompt, chosen, phases=2 if reasoning else 1)
     text = answer_text(context, chosen)
     reader = ChatReader(context.tokenizer, templates.ids, text, reasoning=reasoning)
-    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, text, chosen.adapter)
+    return Ask(
+        prompt,
+        "reason" if reasoning else "text",
+        sampling,
+        reader,
+        chosen.timeout,
+        text,
+        chosen.adapter,
+        chosen.rule,
+        shape,
+    )
 
 
 def check_chat(context: SkillContext, conversation: Conversation, reasoning: object) -> None:

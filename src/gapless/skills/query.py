@@ -26,6 +26,7 @@ from gapless.skills.base import (
 )
 from gapless.skills.settings import Settings
 from gapless.skills.spatial import SpatialRefs, references
+from gapless.skills.structured import Shape
 from gapless.skills.tokenizer import Tokenizer
 
 
@@ -98,9 +99,11 @@ def query(
     reasoning: bool = False,
     spatial_refs: SpatialRefs | None = None,
     settings: Mapping[str, object] | None = None,
+    shape: Shape | None = None,
 ) -> Ask:
     """Ask for `{"answer": str}`; with `reasoning` also `{"reasoning": {"text", "grounding"}}`.
 
+    With a `shape` the answer's text is one that an object can be made of.
     Without a picture the prompt is BOS and text. Spatial references need a picture.
     """
     if not isinstance(reasoning, bool):
@@ -110,6 +113,7 @@ def query(
     if reasoning:
         wrap = supported(context, "reasoning", templates.reason)
     chosen = Settings.parse(settings)
+    chosen = chosen if shape is None else shape.ruled(chosen)
     text = user_text(question, "question")
     refs = references(context, spatial_refs)
     if refs.ids and picture is None:
@@ -118,4 +122,14 @@ def query(
     sampling = text_sampling(context, prompt, chosen, phases=2 if reasoning else 1)
     words = answer_text(context, chosen)
     reader = QueryReader(context.tokenizer, templates.ids, words, reasoning=reasoning)
-    return Ask(prompt, "reason" if reasoning else "text", sampling, reader, chosen.timeout, words, chosen.adapter)
+    return Ask(
+        prompt,
+        "reason" if reasoning else "text",
+        sampling,
+        reader,
+        chosen.timeout,
+        words,
+        chosen.adapter,
+        chosen.rule,
+        shape,
+    )

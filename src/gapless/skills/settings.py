@@ -13,8 +13,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gapless.constrain.grammar import Grammar
 from gapless.errors import InvalidRequest, shown
 from gapless.records import MAX_TOP_LOGPROBS
+from gapless.skills.rules import rules_of
 from gapless.skills.tokenizer import utf8
 
 MAX_TEMPERATURE = 10.0
@@ -35,7 +37,7 @@ class Settings:
     """None: the model's default. `timeout` in seconds for the whole request.
 
     `adapter`: the name of a loaded adapter; None: the model as it is. `stop`: texts before which an answer ends.
-    `logprobs`: wanted, with so many alternatives a token.
+    `logprobs`: wanted, with so many alternatives a token. `choice`, `regex`, `json_schema`, `json_object`: at most one.
     """
 
     temperature: float | None = None
@@ -47,6 +49,15 @@ class Settings:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     adapter: str | None = None
+    choice: Grammar | None = None
+    regex: Grammar | None = None
+    json_schema: Grammar | None = None
+    json_object: Grammar | None = None
+
+    @property
+    def rule(self) -> Grammar | None:
+        """What the answer's text may be; None: anything."""
+        return self.choice or self.regex or self.json_schema or self.json_object
 
     @classmethod
     def parse(cls, settings: Mapping[str, object] | None) -> Settings:
@@ -72,6 +83,7 @@ class Settings:
             stop=_stops(get("stop")),
             logprobs=_whole("logprobs", get("logprobs"), 0, MAX_TOP_LOGPROBS),
             adapter=None if get("adapter") is None else adapter_name(get("adapter")),
+            **rules_of(settings),
         )
 
 
