@@ -59,7 +59,7 @@ def room(request):
 
 
 def kept(device):
-    return device._kept if isinstance(device, CudaDevice) else device._streams.executor.kept
+    return device._uploads.kept if isinstance(device, CudaDevice) else device._streams.executor.kept
 
 
 def step_of(rig: Rig, seqs: list[Seq], places: list[HostPlace | None], slot: int = 0) -> Step:

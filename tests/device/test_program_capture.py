@@ -10,7 +10,7 @@ from tests.fakes.micro import micro_config, micro_tensors
 from gapless.constrain.table import build_table
 from gapless.device.packet import Layout
 from gapless.device.program import Program
-from gapless.device.tail import KINDS, MASKED, Feeds
+from gapless.device.tail import KINDS, MASKED, RULED, Feeds
 from gapless.kernels.graphed import Graphed
 from gapless.models.moondream.config import read_config
 from gapless.models.moondream.model import Moondream
@@ -63,7 +63,7 @@ def test_the_prompt_that_is_measured_goes_through_an_adapter_if_there_are_slots(
     assert operations[1] > operations[0] + 10
 
 
-@pytest.mark.parametrize("kind", [*KINDS, MASKED], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*KINDS, *RULED, MASKED], ids=lambda kind: kind.name)
 def test_a_tail_asks_for_nothing(program, kind):
     with torch.inference_mode(), CaptureWatch() as watch:
         program.tail(program.batch.lines, kind)

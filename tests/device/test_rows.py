@@ -68,7 +68,7 @@ def test_a_start_sets_everything_and_grants_extend_the_table():
     apply(store, packed(step([prefill(2)]), 6))
     apply(store, packed(step(grants=[PageGrant(2, 2, (9, 5)), PageGrant(1, 0, (8,))]), 6))
     assert store.pages.tolist() == [[0] * 6, [8, 0, 0, 0, 0, 0], [4, 7, 9, 5, 0, 0], [0] * 6]
-    assert store.counts[2].tolist() == [-1, 4, 3, 9, 8, 2, -5, 4, 0, 1, 0, 0, 0]
+    assert store.counts[2].tolist() == [-1, 4, 3, 9, 8, 2, -5, 4, 0, 1, 0, 0, 0, 0, 0]
     assert store.reals[2].tolist() == [-1, -1, 0.7, 0.9, 1, 0, 0]
 
 

@@ -8,11 +8,11 @@ from tests.kernels.drawn_rows import scene
 
 from gapless.device.packet import Asked
 from gapless.device.record import TOP, Field
-from gapless.device.tail import KINDS, MASKED
+from gapless.device.tail import KINDS, MASKED, RULED
 from gapless.records import MAX_TOP_LOGPROBS, POISON, Flags
 
 
-@pytest.mark.parametrize("kind", [kind for kind in (*KINDS, MASKED) if kind.full], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [kind for kind in (*KINDS, *RULED, MASKED) if kind.full], ids=lambda kind: kind.name)
 def test_a_row_that_is_done_or_closed_draws_nothing(kind) -> None:
     drew = muted = 0
     for seed in range(4):

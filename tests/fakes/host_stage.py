@@ -37,6 +37,8 @@ def host_stage(
     delays: tuple[float, float] = (0.0, 0.003),
     deny: tuple[int, ...] = (),
     adapters: int = 0,
+    grammars: int = 0,
+    numbers: int = 0,
     host: int = 0,
     max_step_ms: float | None = None,
     costs: Costs | None = None,
@@ -50,6 +52,8 @@ def host_stage(
         pages=pages,
         lookahead=8,
         adapters=adapters,
+        grammars=grammars,
+        grammar_memory=2 * numbers,
         picture_cache_host=host * model.picture_bytes,
     )
     cutting = replace(config, max_step_ms=max_step_ms)

@@ -36,6 +36,8 @@ def inline_stage(
     seed: int = 0,
     delays: tuple[float, float] = (0.0, 0.003),
     adapters: int = 0,
+    grammars: int = 0,
+    numbers: int = 0,
     host: int = 0,
     max_step_ms: float | None = None,
     costs: Costs | None = None,
@@ -49,6 +51,8 @@ def inline_stage(
         pages=pages,
         lookahead=8,
         adapters=adapters,
+        grammars=grammars,
+        grammar_memory=2 * numbers,
         picture_cache_host=host * model.picture_bytes,
     )
     cutting = replace(config, max_step_ms=max_step_ms)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.fakes.ruled_walk import RuledWalk
+
 from gapless.constrain.table import Walker
+from gapless.constrain.tokens import TokenWalker
 from gapless.records import RowRef, RowStart, Step
 
 
@@ -33,6 +36,12 @@ class Life:
     steps in flight, those that bring it no token."""
     start: RowStart | None = None
     rides: int = 0
+    rule: TokenWalker | None = None
+
+    @property
+    def walk(self) -> RuledWalk:
+        """Both its rules."""
+        return RuledWalk(self.walker, self.rule)
 
     @property
     def refs(self) -> int:

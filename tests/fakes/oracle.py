@@ -13,8 +13,10 @@ from tests.fakes.adjusted import adjusted
 from tests.fakes.draw import draw
 from tests.fakes.hash_language import HashSpec, Hidden, Reading
 from tests.fakes.masks import narrowed
+from tests.fakes.ruled_walk import RuledWalk
 
 from gapless.constrain.table import Table, Walker
+from gapless.constrain.tokens import TokenWalker
 from gapless.records import FinishReason, Flags, Request, Token, ValueHead
 
 
@@ -42,16 +44,18 @@ def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...]
             reading.feed(request.prompt.ids[at], request.prompt.values[at])
     s = request.sampling
     walker = Walker.start(table, request.program, s.max_tokens, s.max_objects)
+    walk = RuledWalk(walker, None if request.grammar is None else TokenWalker(request.grammar))
     tokens: list[Token] = []
     contexts: list[Hidden] = []
     while True:
         hidden = reading.hidden
         contexts.append(hidden)
         scores = lang.scores(spec, hidden)
-        mask = narrowed(walker, deny if request.host_masked else ())
+        ruled = request.grammar is not None and walker.answers
+        mask = walk.mask() if ruled else narrowed(walker, deny if request.host_masked else ())
         scores = adjusted(scores, mask, request, walker, spec.prefix - 1, [token.id for token in tokens])
         chosen = draw(scores, mask, s.temperature, s.top_p, s.seed, reading.position, s.top_logprobs)
-        head, flags = walker.advance(chosen.id)
+        head, flags = walk.advance(chosen.id)
         token = Token(chosen.id, values_of(head, hidden), chosen.logprob, chosen.top)
         tokens.append(token)
         if flags:

@@ -15,6 +15,7 @@ import numpy as np
 from tests.fakes.life import InFlight, Life
 from tests.fakes.look_watch import LookWatch
 from tests.fakes.page_watch import PageWatch, broken
+from tests.fakes.seat_watch import SeatWatch
 from tests.fakes.slot_watch import SlotWatch
 from tests.fakes.step_shape import check_shape
 from tests.fakes.tally import Tally
@@ -56,6 +57,7 @@ class Referee:
         self.pages = PageWatch(self.limits)
         self.looks = LookWatch()
         self.slots = SlotWatch(self.limits)
+        self.seats = SeatWatch(self.limits, self.tally)
         self._epochs: dict[int, int] = {}
         self._last_step = -1
         self._unborn: set[RowRef] = set()
@@ -135,13 +137,15 @@ class Referee:
             self.pages.more(prefill)
             life.base += len(prefill.ids)
             return
-        self._check_adapter(prefill)
+        self.seats.start(prefill, self.lives.values())
         self.pages.start(prefill)
         rides = 0 if life is None else life.rides
         walker = Walker(self.table, start.state, start.left, start.left_next, start.objects_left)
         resumed = bool(self._generated(prefill))
         self.lives[ref] = Life(ref, walker, prefill.position + len(prefill.ids), start.host_masked, resumed)
         self.lives[ref].adapter, self.lives[ref].start, self.lives[ref].rides = start.adapter, start, rides
+        self.lives[ref].rule = self.seats.rule(prefill)
+        self.tally.resumed_in_rule += start.grammar_state > 0
         self.tally.shared_blocks += prefill.position > 0 and prefill.picture is None
         self.tally.cached += prefill.position if prefill.picture is None else 0
         self.tally.copies += prefill.tail is not None
@@ -164,17 +168,6 @@ class Referee:
             self.lives[ref] = Life(ref, Walker(self.table, 0, 0, 0, 0), -1, False, False, fed=False)
         self.looks.look(step.look)
         self.tally.looks += 1
-
-    def _check_adapter(self, prefill: Prefill) -> None:
-        slot = prefill.start.adapter
-        if not 0 <= slot <= self.limits.adapters or (prefill.adapter is not None and not slot):
-            raise broken("I5", f"adapter slot {slot} is not one of {self.limits.adapters}")
-        if prefill.adapter is None:
-            return
-        held = [ref for ref, life in self.lives.items() if life.adapter == slot]
-        if held:
-            raise broken("I5", f"an adapter is written into slot {slot}, which {held} hold")
-        self.tally.adapters += 1
 
     def _generated(self, prefill: Prefill) -> bool:
         """Whether the row continues: it stands elsewhere than at the start of a program, or has spent tokens."""
@@ -358,9 +351,9 @@ class Referee:
         token = record.token
         if token.id == POISON or POISON in token.values or not 0 <= token.id < self.limits.vocab:
             raise broken("I4", f"an unwritten landing buffer was read: {token}")
-        if not life.walker.mask()[token.id]:
+        if not life.walk.mask()[token.id]:
             raise broken("I7", f"{life.ref} got token {token.id}, which state {life.walker.state} forbids")
-        head, flags = life.walker.advance(token.id)
+        head, flags = life.walk.advance(token.id)
         if len(token.values) != int(head):  # a head's number is how many values it gives
             raise broken("I6", f"{life.ref} got values {token.values} from head {head!r}")
         if flags != record.flags & ENDS:

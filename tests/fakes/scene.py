@@ -57,11 +57,23 @@ def table_of(spec: HashSpec) -> Table:
 
 
 def limits_of(
-    spec: HashSpec, depth: int, *, rows: int = 9, pages: int = 400, page_size: int = 4, adapters: int = 0, host: int = 0
+    spec: HashSpec,
+    depth: int,
+    *,
+    rows: int = 9,
+    pages: int = 400,
+    page_size: int = 4,
+    adapters: int = 0,
+    host: int = 0,
+    grammars: int = 0,
+    numbers: int = 0,
 ) -> DeviceLimits:
-    """Device sizes; `rows` and `pages` count the reserved ones; `host`: pictures in host memory."""
+    """Device sizes; `rows` and `pages` count the reserved ones; `host`: pictures in host memory; `grammars`: slots
+    for token tables, with room for `numbers`."""
     sizes = rows, pages, page_size, spec.max_context, spec.prefix, depth, spec.rules.vocab, adapters
-    return DeviceLimits(*sizes, host_pictures=host, picture_bytes=16 * (spec.prefix - 1))
+    return DeviceLimits(
+        *sizes, host_pictures=host, picture_bytes=16 * (spec.prefix - 1), grammars=grammars, grammar_numbers=numbers
+    )
 
 
 def ask(

@@ -26,6 +26,7 @@ from tests.fakes.sim_clock import SimClock
 from tests.fakes.sim_memory import PagedMemory, SimRow
 
 from gapless.constrain.table import Table, Walker
+from gapless.constrain.tokens import TokenWalker
 from gapless.costs import Costs
 from gapless.errors import DeviceLost, StepFailed
 from gapless.records import (
@@ -42,6 +43,7 @@ from gapless.records import (
     Step,
     StepKind,
     Token,
+    TokenTable,
     ValueHead,
 )
 
@@ -133,6 +135,7 @@ class SimDevice:
         self._landings = [Landing() for _ in range(limits.depth)]
         self._lane_landings = [Landing() for _ in range(limits.rows * limits.depth)]
         self._lanes: dict[int, Hidden] = {}
+        self._tables: dict[int, TokenTable] = {}
         self._adapters = [0] * (limits.adapters + 1)
         self._failed: dict[int, Exception] = {}
         self._failed_rows: dict[RowRef, Exception] = {}
@@ -254,14 +257,18 @@ class SimDevice:
                 self._decode(self._rows[ref])
         sampled = {ref: None for ref in step.rows if ref.row not in step.unsampled | step.fed}
         if sampled:
-            self._sample(step, landing, {ref: self._rows[ref].walker.mask() for ref in sampled})
+            self._sample(step, landing, {ref: self._rows[ref].walk.mask() for ref in sampled})
 
     def _start(self, prefill: Prefill, failed: bool) -> None:
         start = prefill.start
         if prefill.adapter and not failed:
             self._adapters[start.adapter] = prefill.adapter.weights
+        if prefill.grammar and not failed:
+            self._tables[start.grammar] = prefill.grammar.table
         walker = Walker(self._table, start.state, start.left, start.left_next, start.objects_left)
         row = SimRow(start, list(prefill.pages), walker, prefill.position, adapter=self._adapters[start.adapter])
+        if (table := self._tables.get(start.grammar)) is not None:
+            row.rule = TokenWalker(table, start.grammar_state)
         self._rows[start.ref] = row
         if failed:
             full, size = prefill.position // self.limits.page_size, self.limits.page_size
@@ -322,7 +329,7 @@ class SimDevice:
         if s.adjustment is not None:
             scores = adjusted_by(scores, mask, s.adjustment, row.walker, row.said)
         chosen = draw(scores, mask, s.temperature, s.top_p, s.seed, row.position, s.top_logprobs)
-        head, flags = row.walker.advance(chosen.id)
+        head, flags = row.walk.advance(chosen.id)
         token = Token(chosen.id, self._values(head, row.hidden), chosen.logprob, chosen.top)
         row.last, row.done = token, bool(flags)
         row.said.append(token.id)

@@ -14,8 +14,10 @@ import numpy as np
 from tests.fakes import hash_language as lang
 from tests.fakes.hash_language import HashSpec, Hidden
 from tests.fakes.page_watch import broken
+from tests.fakes.ruled_walk import RuledWalk
 
 from gapless.constrain.table import Walker
+from gapless.constrain.tokens import TokenWalker
 from gapless.records import Look, Prefill, RowStart, Token
 
 UNWRITTEN = -1
@@ -125,3 +127,9 @@ class SimRow:
     hidden: Hidden = field(default=(0, 0))
     adapter: int = 0
     said: list[int] = field(default_factory=list)
+    rule: TokenWalker | None = None
+
+    @property
+    def walk(self) -> RuledWalk:
+        """Both its rules."""
+        return RuledWalk(self.walker, self.rule)

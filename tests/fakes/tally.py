@@ -26,7 +26,9 @@ class Tally:
     most_refs: int = 0
     most_rows: int = 0
     adapters: int = 0
-    """How many were brought to a slot."""
+    """How many were brought to a slot; `grammars`: token tables; `resumed_in_rule`: rows that go on within one."""
+    grammars: int = 0
+    resumed_in_rule: int = 0
     parts: int = 0
     """Parts of prompts that left some of theirs to later steps; `looks`: those with crops of a picture that comes
     later; `looked`: pictures that were encoded by several steps."""

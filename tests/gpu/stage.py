@@ -137,13 +137,15 @@ def cuda_stage(
     delays: tuple[float, float] = (0.0, 0.003),
     adapters: int = 0,
     rank: int = MAX_RANK,
+    grammars: int = 0,
+    numbers: int = 0,
     host: int = 0,
     max_step_ms: float | None = None,
     costs: Costs | None = None,
 ) -> Iterator[Played]:
     """An engine on a GPU; `rows` without the padding row, `pages` with the scrap page, `delays` of host masks,
-    slots for so many `adapters` of ranks up to `rank`, and `host` pictures in pinned memory; `costs` None: those that
-    the device measured."""
+    slots for so many `adapters` of ranks up to `rank` and for token tables with so many `numbers`, and `host` pictures
+    in pinned memory; `costs` None: those that the device measured."""
     config = EngineConfig(
         depth=depth,
         max_rows=rows,
@@ -152,6 +154,8 @@ def cuda_stage(
         lookahead=lookahead,
         adapters=adapters,
         adapter_rank=rank,
+        grammars=grammars,
+        grammar_memory=2 * numbers,
         picture_cache_host=host * model.picture_bytes,
         max_step_ms=max_step_ms,
     )

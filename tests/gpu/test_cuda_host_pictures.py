@@ -96,8 +96,8 @@ def test_what_comes_back_in_bfloat16_are_the_bits_that_left_and_no_launch_waits(
             assert (counters.host_hits > 0) == (host > 0) and counters.prefix_evictions > 0
             shown = {p.digest: p for entry in entries for p in entry.request.prompt.pictures}
             for slot, digest in slots.there.items():
-                assert inner._kept[slot].is_pinned()
-                assert seen_alone(model, shown[digest]) == bytes_of(inner._kept[slot])
+                assert inner._uploads.kept[slot].is_pinned()
+                assert seen_alone(model, shown[digest]) == bytes_of(inner._uploads.kept[slot])
     same = sum(said[0][number] == said[8][number] for number in said[0])
     assert same >= len(said[0]) - 2, "but for near-ties, since a step's prompts are others"
 

@@ -45,7 +45,7 @@ class Adjusted:
         for name in ("counts", "reals", "pages"):
             getattr(store, name).copy_(getattr(self.of.store, name))
         store.kernels = kernels
-        adjuster = Adjuster(self.of.table, store, self.words.shape[1], 1)
+        adjuster = Adjuster(self.of.table, store, self.words.shape[1], 1, self.of.grammars)
         adjuster.said = dataclasses.replace(adjuster.said, words=self.words.clone(), biases=self.biases)
         return adjuster
 

@@ -6,17 +6,20 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
+from tests.fakes.drawn_tables import drawn_table
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
 from torch import Tensor
 
 from gapless.constrain.table import build_table
+from gapless.device.grammars import DeviceGrammars, packed
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.program import new_lines
 from gapless.device.rows import RowStore
 from gapless.device.tables import DeviceTable
 from gapless.device.tail import Batch, Tail, TailKind
 from gapless.kernels.rows import RowKernels
+from gapless.records import DeviceLimits, GrammarLoad
 
 TEMPERATURES = (0.0, 1e-6, 1e-2, 0.5, 1.0, 1.0, 3.0, 1e3)
 TOP_PS = (1e-6, 0.1, 0.3, 0.9, 0.999, 1 - 1e-12, 1.0)
@@ -42,6 +45,7 @@ class Scene:
     table: DeviceTable
     store: RowStore
     batch: Batch
+    grammars: DeviceGrammars
 
     def end(self, kernels: RowKernels | None, kind: TailKind) -> tuple[Tensor, Tensor, Tensor]:
         """Lines, counts and reals after it, of copies: with kernels, or by the plain lines."""
@@ -51,7 +55,7 @@ class Scene:
         store.kernels = kernels
         batch = dataclasses.replace(self.batch, lines=self.batch.lines.clone())
         with torch.inference_mode():
-            Tail(self.model, self.table, store).run(batch, kind)
+            Tail(self.model, self.table, store, self.grammars).run(batch, kind)
         return batch.lines, store.counts, store.reals
 
 
@@ -96,7 +100,25 @@ def scene(seed: int, vocab: int, rows: int, device: torch.device) -> Scene:
         lines=new_lines(rows, device).fill_(-7.0),
     )
     batch.masks[rows // 2] = False
-    return Scene(model, table, store, batch)
+    grammars = tables_of(seed, vocab, table, device)
+    for row in range(1, 2 * rows):
+        slot = int(ints(0, 5, 1)) % 4
+        store.counts[row, Count.GRAMMAR] = slot
+        store.counts[row, Count.GRAMMAR_STATE] = ints(0, max(1, int(grammars.all.spans[slot, 2])), 1)[0]
+    store.counts[0, Count.GRAMMAR : Count.GRAMMAR_STATE + 1] = 0
+    return Scene(model, table, store, batch, grammars)
+
+
+def tables_of(seed: int, vocab: int, rules: DeviceTable, device: torch.device) -> DeviceGrammars:
+    """Three token tables in their slots, not in the order of these."""
+    limits = DeviceLimits(2, 2, 4, 8, 1, 1, vocab, grammars=3, grammar_numbers=4000)
+    grammars, first = DeviceGrammars(limits, rules, device), 7
+    for slot, (states, classes) in ((2, (9, 12)), (3, (40, 30)), (1, (2, 3))):
+        table = drawn_table(100 * seed + slot, vocab, states, classes)
+        load = GrammarLoad(table, first)
+        grammars.load(slot, first, torch.from_numpy(packed(load)).to(device))
+        first += table.numbers + 5
+    return grammars
 
 
 def logits_of(vocab: int, rows: int, g: torch.Generator) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.quick_rows import COLUMNS, MARKS
 from gapless.device.sampler import uniform
-from gapless.device.tail import KINDS, MASKED, TailKind
+from gapless.device.tail import KINDS, MASKED, RULED, TailKind
 from gapless.kernels.triton import nucleus_jit, sampler_jit
 from gapless.kernels.triton.rows import TritonRows
 
@@ -45,12 +45,27 @@ def same(of: Scene, kind: TailKind) -> Tensor:
         (0, 64, 14, FULL[0]),
         (1, 64, 14, MASKED),
         (3, 64, 14, KINDS[1]),
-        *(pytest.param(2, 3000, 26, kind, marks=pytest.mark.slow) for kind in FULL),
+        (5, 64, 26, RULED[0]),
+        (6, 64, 26, RULED[1]),
+        *(pytest.param(2, 3000, 26, kind, marks=pytest.mark.slow) for kind in (*FULL, *RULED)),
     ],
 )
 def test_a_step_ends_as_the_plain_lines_end_it(seed: int, vocab: int, rows: int, kind: TailKind) -> None:
     lines = same(scene(seed, vocab, rows, CPU), kind)
     assert int((lines[:, 4] >= 0).sum()) >= 4, "hardly a row moved"
+
+
+def test_rules_move_rows_on_and_forbid_what_leaves_no_room() -> None:
+    of = scene(7, 64, 40, CPU)
+    of.store.counts[:, Count.STATE], of.store.counts[1:, Count.DONE] = 0, 0
+    of.batch.asked[:-2] = Asked.SAMPLE
+    lines, counts, _ = of.end(KERNELS, RULED[0])
+    mine, spans = of.store.counts, of.grammars.all.spans
+    ruled = [row for row in of.batch.rows.tolist() if mine[row, Count.GRAMMAR] and counts[row, Count.TOKEN] > 0]
+    moved = sum(int(counts[row, Count.GRAMMAR_STATE] != mine[row, Count.GRAMMAR_STATE]) for row in ruled)
+    assert len(ruled) > 8 and moved > 4
+    assert bool((counts[:, Count.GRAMMAR_STATE] < spans[counts[:, Count.GRAMMAR], 2].clamp(min=1)).all())
+    assert int((lines[:, 4] >= 0).sum()) > 12
 
 
 def alone(logits: Tensor, temperature: float, top_p: float, seed: int) -> Tensor:

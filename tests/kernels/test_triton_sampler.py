@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is n
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "which", "count"),
-    [("sampler", "not slow", 6), ("sampler", "slow", 16), ("adjust", "slow or not slow", 8)],
+    [("sampler", "not slow", 9), ("sampler", "slow", 18), ("adjust", "slow or not slow", 8)],
     ids=["quick", "slow", "adjusted"],
 )
 def test_sampling_is_right_when_interpreted(kernels: str, which: str, count: int) -> None:
@@ -52,4 +52,4 @@ def test_every_kernel_compiles_for_every_card(capability: int) -> None:
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("\n") == 2 * (4 + 3 + 3)
+    assert done.stdout.count("\n") == 2 * (4 + 3 + 5 + 4)

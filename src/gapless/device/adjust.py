@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gapless.constrain.table import TokenClass
+from gapless.device.grammars import DeviceGrammars
 from gapless.device.packet import Asked, Count, Real, Words
 from gapless.device.rows import RowStore
 from gapless.device.tables import DeviceTable
@@ -77,9 +78,11 @@ def _biases(row: int, adjustment: Adjustment) -> list[int]:
 class Adjuster:
     """Words and biases of all rows, at fixed addresses; only the compute stream touches them. `room`: of notes."""
 
-    def __init__(self, table: DeviceTable, rows: RowStore, vocab: int, room: int) -> None:
+    def __init__(
+        self, table: DeviceTable, rows: RowStore, vocab: int, room: int, grammars: DeviceGrammars | None = None
+    ) -> None:
         count, device = len(rows.counts), rows.counts.device
-        self._table, self._rows = table, rows
+        self._table, self._rows, self._grammars = table, rows, grammars
         self._notes = torch.zeros(room, dtype=torch.int64, device=device)
         self.said = Said(
             words=torch.zeros((count, vocab), dtype=torch.int32, device=device),
@@ -100,10 +103,12 @@ class Adjuster:
 
     def adjust(self, rows: Tensor, asked: Tensor, logits: Tensor, masks: Tensor | None) -> None:
         """Change the logits float32 [B, vocab] of rows that are to be sampled. `masks` bool [B, vocab]: those from the
-        host, None for the rules'."""
+        host, None for the rules' and the token tables'."""
         kernels, of = self._rows.kernels, self.said
+        grammars = self._grammars if masks is None else None
         if kernels is not None:
-            kernels.adjust(self._rows.all, of, self._table.automata, rows, asked, logits, masks)
+            tables = None if grammars is None else grammars.all
+            kernels.adjust(self._rows.all, of, self._table.automata, tables, rows, asked, logits, masks)
             return
         counts, reals = self._rows.counts[rows], self._rows.reals[rows].float()
         state, words = counts[:, Count.STATE], of.words[rows]
@@ -119,6 +124,7 @@ class Adjuster:
         held = (early & self._table.automata.ends[state, TokenClass.END])[:, None]
         banned = (bias == _NEVER) | (held & (torch.arange(logits.shape[1], device=logits.device) == of.end))
         allowed = self._table.masks(state) if masks is None else masks
+        allowed = allowed if grammars is None else grammars.masks(counts, allowed)
         banned &= (allowed & ~banned).any(dim=1, keepdim=True)  # where nothing else is left, the rule is stronger
         new = new + torch.where(banned, _NEVER, torch.where(bias == _NEVER, 0.0, bias))
         live = (counts[:, Count.ADJUSTED] != 0) & (counts[:, Count.DONE] == 0) & (asked == Asked.SAMPLE)

@@ -32,21 +32,17 @@ from gapless.device.gauge import measured, on_gpu
 from gapless.device.graphs import Graphs, Stage
 from gapless.device.packet import Asked, check_step, demand, write_head
 from gapless.device.packs import Packs
-from gapless.device.pictures import Shown
 from gapless.device.pinned import Slot
 from gapless.device.program import Program
-from gapless.device.prompt import Prompt, Sight, pictures_of, prompt_words, shown_by, sights_of, there_for, write_prompt
+from gapless.device.prompt import Prompt, prompt_words, write_prompt
 from gapless.device.runtime import CudaRuntime, Event, Runtime
 from gapless.device.sizing import GpuPlan
 from gapless.device.stopwatch import Stopwatch, Times
+from gapless.device.uploads import Embedded, Uploads
 from gapless.errors import DeviceLost, InvariantBroken, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.observe.recording import current
 from gapless.records import Arrival, DeviceLimits, Lane, Mask, Prefill, RowRef, Step, StepKind
-
-Embedded = dict[int, list[torch.Tensor]]
-"""Embeddings of the pictures of each prefill, by its place in the step."""
-
 
 NEVER = Times(0.0, 0.0)
 _CLOSED = "the device was closed; load the model again"
@@ -72,12 +68,12 @@ class CudaDevice:
         self._limits = parts.limits
         self._layout = parts.layout
         self._poison = cuda.poison
-        self._slots, self._lanes, self._arena, self._prompts = parts.slots, parts.lanes, parts.arena, parts.prompts
-        self._kept = parts.kept
+        self._slots, self._lanes, self._prompts = parts.slots, parts.lanes, parts.prompts
         self._chart = Chart(self.graphs, self.program.table, self._limits.rows)
         self._course: Course | None = None  # of the step before, if the next may be like it
         self._flights: Flights[Event] = Flights([s.landed for s in self._slots], self._lanes.landed, cuda.poison)
         self._watch = Stopwatch(self.runtime, detailed=current() is not None)
+        self._uploads = Uploads(self.runtime, parts, self._watch)
         self._marks: deque[Event] = deque()
         self._lost: DeviceLost | None = None
         self._closed = False
@@ -175,8 +171,9 @@ class CudaDevice:
         side: list[tuple[int, Prefill]] = []
         for place, prefill in enumerate(step.prefills):
             self.program.load_adapter(prefill)
+            self._uploads.grammar(step, prefill)
             (side if packs is not None and packs.takes(prefill) else alone).append((place, prefill))
-        pictures = self._pictures(flight, slot)
+        pictures = self._uploads.pictures(flight, slot)
         used = 0 if packs is None else self._together(slot, packs, side, pictures)
         if alone:
             self._one_by_one(slot, alone, used, pictures)
@@ -205,48 +202,6 @@ class CudaDevice:
             own = Prompt.of(prefill, self._prompts[start:end])
             width = self.graphs.width(len(prefill.pages))
             self.program.prompt(place, prefill, own, pictures[place], width)
-
-    def _pictures(self, flight: Flight[Event], slot: Slot) -> Embedded:
-        """The step's pictures, each once: from host memory, or of all prefills together where the model can do that,
-        else one by one; and what it looks at for later."""
-        step = flight.step
-        wanted = [pair for prefill in step.prefills for pair in shown_by(prefill)]
-        fresh, later = sights_of(step)
-        shown = (self._show(step, sight) for sight in (*fresh.values(), *later))
-        made = dict(zip(fresh, self.program.embed(shown, self.graphs.pictures, self._arena.release), strict=True))
-        self._keep(flight, slot, [(made[of.digest], place.slot) for of, place in wanted if place and not place.there])
-        made |= {digest: self._bring(step, number) for digest, number in there_for(step).items()}
-        return {i: [made[of.digest] for of in pictures_of(prefill)] for i, prefill in enumerate(step.prefills)}
-
-    def _bring(self, step: Step, number: int) -> torch.Tensor:
-        """Embeddings from a slot in host memory, which is not written as long as the step is in flight."""
-        arrived = self.runtime.event(timed=self._watch.detailed)
-        found = self._arena.bring(self._kept[number], arrived, self._watch.beside(step.id, Lane.UPLOAD, arrived))
-        own = found.clone()
-        self._arena.release()
-        return own
-
-    def _keep(self, flight: Flight[Event], slot: Slot, pictures: list[tuple[torch.Tensor, int]]) -> None:
-        """Copy embeddings to slots in host memory, beside what is computed next; `wait` waits for that too."""
-        slot.leaving = [picture for picture, _ in pictures]
-        if not pictures:
-            return
-        self.runtime.mark(made := self.runtime.event())
-        for picture, number in pictures:
-            landed = self.runtime.event(timed=self._watch.detailed)
-            began = self._watch.beside(flight.step.id, Lane.COPY, landed)
-            self.runtime.copy_out(picture, self._kept[number], made, landed, began)
-            flight.landed.append(landed)
-
-    def _show(self, step: Step, sight: Sight) -> Shown:
-        """Upload a picture's crops or pixels, unless that was done for earlier crops; their room in the arena is free
-        when what read them has run."""
-        pixels = None
-        if not sight.begin:
-            arrived = self.runtime.event(timed=self._watch.detailed)
-            began = self._watch.beside(step.id, Lane.UPLOAD, arrived)
-            pixels = self._arena.send(sight.picture.crops, arrived, began)
-        return Shown(pixels, sight.picture.tiling, sight.begin, sight.end, sight.later)
 
     def _land(self, flight: Flight[Event], slot: Slot, bucket: int) -> None:
         """Copy the lines to the host, behind the tail that writes them."""
@@ -352,7 +307,7 @@ class CudaDevice:
         reusable = healthy and self._lost is None
         self._lost = self._lost or DeviceLost(_CLOSED)
         self.graphs.close()
-        del self.program, self._slots, self._lanes, self._arena, self._prompts, self._kept
+        del self.program, self._slots, self._lanes, self._prompts, self._uploads
         if healthy:
             self.runtime.settle()
         if reusable:

@@ -13,6 +13,7 @@ import torch
 
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table
+from gapless.device.grammars import grammar_memory
 from gapless.device.graphs import Graphs, buckets_for, widths_for
 from gapless.device.packet import Layout
 from gapless.device.pictures import MOST_CROPS
@@ -28,7 +29,7 @@ from gapless.device.sizing import (
     step_layout,
     with_pages,
 )
-from gapless.device.tail import KINDS, MASKED, Feeds
+from gapless.device.tail import MASKED, Feeds
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.records import DeviceLimits
@@ -104,6 +105,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         adapters=adapters,
         host=limits.host_pictures * limits.picture_bytes,
         host_pictures=limits.host_pictures,
+        grammars=grammar_memory(limits) if limits.grammars else 0,
     )
     return Parts(limits, layout, program, slots, lanes, arena, prompts, kept, graphs, plan)
 
@@ -129,7 +131,7 @@ def full_step(program: Program, layout: Layout) -> None:
         program.empty_pack(program.packs.buckets[-1])
         program.together(program.packs.buckets[-1])
     program.forward(layout.rows, layout.max_pages, Feeds(program.adapters is not None, True))
-    for kind in (*KINDS, MASKED._replace(adjusted=True)):
+    for kind in (*program.kinds, MASKED._replace(adjusted=True)):
         program.end(program.batch.lines, kind)
 
 

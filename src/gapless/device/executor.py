@@ -20,6 +20,7 @@ from gapless.constrain.table import Table
 from gapless.costs import Costs
 from gapless.device.adjust import Notes, notes_of
 from gapless.device.gauge import measured, on_host
+from gapless.device.grammars import packed
 from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, ready_of, write_head
 from gapless.device.pictures import Shown
 from gapless.device.program import Program, new_lines
@@ -127,6 +128,8 @@ class Executor:
     def _prefill(self, work: Work) -> None:
         for prefill in work.step.prefills:
             self.program.load_adapter(prefill)
+            if prefill.grammar is not None:
+                self.program.load_grammar(prefill, torch.from_numpy(packed(prefill.grammar)))
         made = dict(zip(work.digests, self.program.embed(work.pictures, self.program.encode_crops, _read), strict=True))
         for i, (prefill, words) in enumerate(zip(work.step.prefills, work.prompts, strict=True)):
             pictures = [self._picture(made.get(of.digest), place) for of, place in shown_by(prefill)]

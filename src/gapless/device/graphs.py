@@ -20,7 +20,7 @@ from torch import Tensor
 from gapless.device.pictures import CROP_BUCKETS
 from gapless.device.program import Program
 from gapless.device.runtime import Runtime
-from gapless.device.tail import KINDS, MASKED, Feeds, TailKind
+from gapless.device.tail import Feeds, TailKind
 from gapless.errors import InvariantBroken
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -105,7 +105,7 @@ class Graphs:
                     work = partial(program.forward, bucket, width, feeds)
                     self._parts["forward", bucket, width, feeds] = (f"{feeds.name} of {bucket} rows", work)
         for bucket in backwards:
-            for kind, (slot, lines) in product((MASKED, *KINDS[::-1]), enumerate(homes)):
+            for kind, (slot, lines) in product(program.kinds[::-1], enumerate(homes)):
                 name = f"{kind.name} tail of {bucket} rows"
                 self._parts["tail", slot, bucket, kind] = (name, partial(program.tail, lines[:bucket], kind))
         for tokens in program.packs.buckets[::-1] if program.packs is not None else ():

@@ -59,6 +59,9 @@ class Count(IntEnum):
     """Whether its logits are changed, see `device.adjust`: 0 no, 1 yes, 2 and some ids are banned."""
     LEAST = 12
     """Tokens an answer has at least."""
+    GRAMMAR = 13
+    """Slot of the token table, 0 for none."""
+    GRAMMAR_STATE = 14
 
 
 class Real(IntEnum):
@@ -161,6 +164,7 @@ class Packet:
                 *(POISON, last, start.state, start.left, start.left_next, start.objects_left, signed(start.seed)),
                 *(start.top_logprobs, False, start.ref.epoch, start.adapter),
                 *((0, 0) if adjusted is None else (1 + adjusted.bans, adjusted.least)),
+                *(start.grammar, start.grammar_state),
             )
             penalties = (1.0, 0.0, 0.0)
             if adjusted is not None:

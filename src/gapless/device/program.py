@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gapless.constrain.table import Table
 from gapless.device.adjust import Adjuster, note_room
+from gapless.device.grammars import DeviceGrammars
 from gapless.device.packet import PAD_ROW, Count, Inbox, Layout
 from gapless.device.packing import Piece, landings
 from gapless.device.packs import Packs
@@ -29,7 +30,7 @@ from gapless.device.prompt import Prompt
 from gapless.device.record import WIDTH
 from gapless.device.rows import Feed, RowStore
 from gapless.device.tables import DeviceTable
-from gapless.device.tail import MASKED, Batch, Feeds, Tail, TailKind
+from gapless.device.tail import KINDS, MASKED, RULED, Batch, Feeds, Tail, TailKind
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model, RowAdapters
 from gapless.records import POISON, DeviceLimits, Prefill
@@ -67,12 +68,16 @@ class Program:
         self.cache = model.new_cache(limits.pages, limits.page_size)
         self.rows = RowStore(limits.rows, layout.max_pages, device, plain=plain)
         self.table = DeviceTable(table, device)
+        self.grammars = DeviceGrammars(limits, self.table, device)
         self.inbox = Inbox(layout, device)
         self.adapters = model.new_adapters(limits.adapters + 1, limits.adapter_rank) if limits.adapters else None
         self.packs = Packs.of(model, limits, self.rows.pages)
         self.pictures = None if model.tower is None else CropBatch(model, model.tower)
-        self.adjuster = Adjuster(self.table, self.rows, model.vocab, note_room(limits, layout.rows))
-        self._tail = Tail(model, self.table, self.rows)
+        grammars, room = self.grammars if limits.grammars else None, note_room(limits, layout.rows)
+        self.adjuster = Adjuster(self.table, self.rows, model.vocab, room, grammars)
+        self._tail = Tail(model, self.table, self.rows, self.grammars)
+        self.kinds = (*KINDS, *(RULED if limits.grammars else ()), MASKED)
+        """Of tails, that may be asked for."""
         sample = model.embed(torch.zeros(1, dtype=torch.int64, device=device), torch.full((1, 2), -1.0, device=device))
         dim, lanes = sample.shape[1], limits.rows * limits.depth
 
@@ -105,6 +110,12 @@ class Program:
             if self.adapters is None:
                 raise InvariantBroken(f"row {prefill.start.ref.row} brings an adapter, but the device has no slots")
             self.adapters.load(prefill.start.adapter, prefill.adapter.weights)
+
+    def load_grammar(self, prefill: Prefill, packed: Tensor) -> None:
+        """Put the token table that a prefill brings, as `grammars.packed` makes it, into its slot; no row in flight has
+        that slot."""
+        assert prefill.grammar is not None
+        self.grammars.load(prefill.start.grammar, prefill.grammar.first, packed)
 
     def forward(self, count: int, columns: int, feeds: Feeds) -> None:
         """Feed the first `count` rows of the inbox with their last tokens -> hidden and logits. The inbox's step is the

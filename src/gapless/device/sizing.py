@@ -33,7 +33,7 @@ class GpuPlan:
     `held`: weights and whatever else was there before; `reserve`: for steps, prompts, pictures and graphs; `cache`:
     `pages` pages; `adapters`: all their slots; `graphs` were captured in `seconds` and took `graph_bytes` of the
     reserve. `tiles`: where those of decode steps are from, "" if such steps have no kernels of their own. `host`: bytes
-    of the machine's own memory, for `host_pictures` pictures.
+    of the machine's own memory, for `host_pictures` pictures. `grammars`: token tables, all their slots.
     """
 
     gpu: str
@@ -51,12 +51,14 @@ class GpuPlan:
     tiles: str = ""
     host: int = 0
     host_pictures: int = 0
+    grammars: int = 0
 
     def __str__(self) -> str:
         captured = (
             f"{self.graphs} graphs in {self.seconds:.1f} s and {_gb(self.graph_bytes)}" if self.graphs else "no graphs"
         )
         slots = f"adapters {_gb(self.adapters)}, " if self.adapters else ""
+        slots += f"token tables {_gb(self.grammars)}, " if self.grammars else ""
         host = f"; {_gb(self.host)} of host memory for {self.host_pictures} pictures" if self.host else ""
         tiles = f"; tiles {self.tiles}" if self.tiles else ""
         return (
@@ -156,6 +158,9 @@ def device_limits(model: Model, config: EngineConfig, memory: int, host: int | N
     for name in ("depth", "max_rows", "page_size", "prefills_per_step"):
         if getattr(config, name) < 1:
             raise InvalidRequest(f"{name} is {getattr(config, name)}, but must be at least 1", param=name)
+    for name in ("grammars", "grammar_memory"):
+        if getattr(config, name) < 0:
+            raise InvalidRequest(f"{name} is {getattr(config, name)}, but must not be negative", param=name)
     if config.pages is not None and config.pages < 2:
         raise InvalidRequest(f"pages is {config.pages}: page 0 is reserved, give at least 2", param="pages")
     slots = picture_slots(model, config, memory if host is None else host)
@@ -182,6 +187,8 @@ def device_limits(model: Model, config: EngineConfig, memory: int, host: int | N
         adapter_rank=config.adapter_rank,
         host_pictures=slots,
         picture_bytes=model.picture_bytes,
+        grammars=config.grammars,
+        grammar_numbers=config.grammar_memory // 2 if config.grammars else 0,
     )
 
 

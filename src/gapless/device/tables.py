@@ -48,6 +48,7 @@ class DeviceTable:
             on_limit=put(table.on_limit, torch.int64),
         )
         self.end = int(np.flatnonzero(table.classes == TokenClass.END)[0])
+        self.answers = put(table.answers, torch.bool)
         self.may = put(_may(table), torch.int32)
         self._heads_from = _heads_from(table)
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gapless.device.grammars import DeviceGrammars
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.rows import RowStore
 from gapless.device.sampler import Draws, Params, sample_rows
@@ -27,7 +28,8 @@ from gapless.records import POISON, Flags, Ints, RowStart, ValueHead
 
 
 class TailKind(NamedTuple):
-    """What some row of a batch may need. `full`: a temperature or logprobs; `spatial`: coordinates or sizes."""
+    """What some row of a batch may need. `full`: a temperature or logprobs; `spatial`: coordinates or sizes; `ruled`: a
+    token table."""
 
     full: bool = False
     spatial: bool = False
@@ -35,11 +37,12 @@ class TailKind(NamedTuple):
     """Masks were built on the host; they come with the batch."""
     adjusted: bool = False
     """Logits are changed before, and tokens counted behind it: see `device.adjust`. A tail itself does neither."""
+    ruled: bool = False
 
     @property
     def name(self) -> str:
         """For people: greedy, full, spatial, full+spatial, with "+masked" where masks come from the host."""
-        parts = [word for word in ("full", "spatial", "masked", "adjusted") if getattr(self, word)]
+        parts = [word for word in ("full", "spatial", "masked", "ruled", "adjusted") if getattr(self, word)]
         return "+".join(parts) or "greedy"
 
 
@@ -62,6 +65,8 @@ KINDS = (
     TailKind(full=True),
     TailKind(full=True, spatial=True),
 )
+RULED = (TailKind(ruled=True), TailKind(full=True, spatial=True, ruled=True))
+"""With token tables: where all are greedy and none carries a value, and one that can do all."""
 MASKED = TailKind(full=True, spatial=True, masked=True)
 """Rows with host masks are few and wait anyway: one kind that can do all serves them."""
 
@@ -100,16 +105,21 @@ class Heads(Protocol):
 class Tail:
     """Samples rows of one store with one model's value heads and automata."""
 
-    def __init__(self, model: Heads, table: DeviceTable, rows: RowStore) -> None:
+    def __init__(
+        self, model: Heads, table: DeviceTable, rows: RowStore, grammars: DeviceGrammars | None = None
+    ) -> None:
+        """`grammars`: for ruled kinds."""
         self._model = model
         self._table = table
         self._rows = rows
+        self._grammars = grammars
 
     def run(self, batch: Batch, kind: TailKind) -> None:
         """Sample, close or leave alone each row of the batch."""
         kernels = self._rows.kernels
         if kernels is not None:
-            end = kernels.full if kind.full or kind.masked else kernels.greedy
+            end = kernels.likeliest if kind.ruled else kernels.greedy
+            end = kernels.full if kind.full or kind.masked else end
             end(self._rows.all, self._table.automata, self._ends(batch, kind))
             return
         rows, asked = batch.rows, batch.asked != Asked.NOTHING
@@ -125,13 +135,17 @@ class Tail:
             drawn=kind.full,
             scored=kind.full,
         )
-        draws = sample_rows(batch.logits, batch.masks if kind.masked else self._table.masks(state), params)
+        draws = sample_rows(batch.logits, self._masks(batch, counts, kind), params)
         at = self._table.advance(
             state, counts[:, Count.LEFT], counts[:, Count.LEFT_NEXT], counts[:, Count.OBJECTS_LEFT], draws.token
         )
         values = self._values(at.head, batch.hidden, kind)
         moves = live & draws.finite & torch.isfinite(values).all(dim=1)
-        self._rows.advance(rows, moves, _moved(at, draws.token), values)
+        moved = _moved(at, draws.token)
+        if kind.ruled:
+            assert self._grammars is not None
+            moved[Count.GRAMMAR_STATE] = self._grammars.advance(counts, draws.token)
+        self._rows.advance(rows, moves, moved, values)
         flags = torch.where(moves, at.flags, torch.where(live, int(Flags.NONFINITE), int(Flags.MUTED)))
         self._rows.end(rows, asked & (flags != 0))
         where = torch.stack([batch.step.expand(len(rows)), rows, counts[:, Count.EPOCH], flags], dim=1)
@@ -146,7 +160,18 @@ class Tail:
             wanted = self._rows.kernels.wishes(self._rows.all, batch.rows, self._table.may)
             values = self._model.values(batch.hidden, wanted)
         masks = batch.masks if kind.masked else None
-        return Ends(batch.step, batch.rows, batch.asked, batch.logits, batch.lines, values, masks)
+        grammars = self._grammars.all if kind.ruled and self._grammars is not None else None
+        return Ends(batch.step, batch.rows, batch.asked, batch.logits, batch.lines, values, masks, grammars)
+
+    def _masks(self, batch: Batch, counts: Tensor, kind: TailKind) -> Tensor:
+        """Bool [B, vocab], True where each row's next token may be."""
+        if kind.masked:
+            return batch.masks
+        masks = self._table.masks(counts[:, Count.STATE])
+        if not kind.ruled:
+            return masks
+        assert self._grammars is not None
+        return self._grammars.masks(counts, masks)
 
     def _values(self, head: Tensor, hidden: Tensor, kind: TailKind) -> Tensor:
         """The values that ride on the sampled tokens, float64 [B, 2], POISON where there are none."""
@@ -171,6 +196,7 @@ class Needs:
         self._spatial = np.zeros(rows, dtype=np.bool_)
         self._adapted = np.zeros(rows, dtype=np.bool_)
         self._adjusted = np.zeros(rows, dtype=np.bool_)
+        self._ruled = np.zeros(rows, dtype=np.bool_)
         self._fed: tuple[Ints | None, Feeds] = (None, Feeds())
         self._sampled: tuple[Ints | None, TailKind] = (None, TailKind())
 
@@ -180,13 +206,15 @@ class Needs:
         self._spatial[start.ref.row] = bool(self._table.heads_from(start.state))
         self._adapted[start.ref.row] = start.adapter != 0
         self._adjusted[start.ref.row] = start.adjustment is not None
+        self._ruled[start.ref.row] = start.grammar != 0
         self._fed, self._sampled = (None, Feeds()), (None, TailKind())
 
     def kind(self, rows: Ints) -> TailKind:
         """What a batch of these rows, int64 [n], may need."""
         if rows is not self._sampled[0]:
             full, spatial, adjusted = (bool(own[rows].any()) for own in (self._full, self._spatial, self._adjusted))
-            self._sampled = rows, TailKind(full, spatial, adjusted=adjusted)
+            kind = RULED[full or spatial] if self._ruled[rows].any() else TailKind(full, spatial)
+            self._sampled = rows, kind._replace(adjusted=adjusted)
         return self._sampled[1]
 
     def masked(self, rows: Ints) -> TailKind:

@@ -27,6 +27,8 @@ class Columns:
     adapter: int
     adjusted: int
     least: int
+    grammar: int
+    grammar_state: int
     seed: int
     top_logprobs: int
     value: int
@@ -76,6 +78,19 @@ class Automata:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammars:
+    """Token tables by slot: `classes` int16 [slots, vocab], the bits of unsigned ones; `spans` int64 [slots, 3]: where
+    a slot's states are in `numbers` int16, how many classes each has, and how many states there are. There lie the
+    following states [states, classes], -1 where there is none, and behind them the distances [states] to an end.
+    `answers` bool [states of the rules]: whether a row is in its answer, which alone is ruled. Slot 0 is none."""
+
+    classes: Tensor
+    numbers: Tensor
+    spans: Tensor
+    answers: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """`counts` int64 [rows, ...], `reals` float64 [rows, ...], `pages` int64 [rows, entries]; row 0 is padding."""
 
@@ -98,7 +113,7 @@ class Said:
 class Ends:
     """A step's end: `step` int64 [1], `rows` and `asked` int64 [B], `logits` float32 [B, vocab], `lines` float64
     [B, width], `values`: what the heads say for tokens that carry some, float32 [B] and [B, 2], or None; `masks` bool
-    [B, vocab]: those of the rows if they do not come from the rules."""
+    [B, vocab]: those of the rows if they do not come from the rules; `grammars`: None if no row has a token table."""
 
     step: Tensor
     rows: Tensor
@@ -107,6 +122,7 @@ class Ends:
     lines: Tensor
     values: tuple[Tensor, Tensor] | None
     masks: Tensor | None = None
+    grammars: Grammars | None = None
 
 
 class RowKernels(Protocol):
@@ -129,13 +145,14 @@ class RowKernels(Protocol):
         store: Rows,
         said: Said,
         rules: Automata,
+        grammars: Grammars | None,
         rows: Tensor,
         asked: Tensor,
         logits: Tensor,
         masks: Tensor | None,
     ) -> None:
         """Change the logits float32 [B, vocab] of adjusted rows int64 [B] that are `asked` for a token. `masks` bool
-        [B, vocab]: those of the rows if they do not come from the rules."""
+        [B, vocab]: those of the rows if they do not come from the rules and from token tables, if there are any."""
         ...
 
     def count(self, store: Rows, said: Said, rules: Automata, rows: Tensor, asked: Tensor) -> None:
@@ -143,7 +160,12 @@ class RowKernels(Protocol):
         ...
 
     def greedy(self, store: Rows, rules: Automata, end: Ends) -> None:
-        """Choose the likeliest allowed token of each row, move the row on, write its line."""
+        """Choose the likeliest allowed token of each row, move the row on, write its line. Masks are those of the
+        rules."""
+        ...
+
+    def likeliest(self, store: Rows, rules: Automata, end: Ends) -> None:
+        """The same, whatever masks there are."""
         ...
 
     def full(self, store: Rows, rules: Automata, end: Ends) -> None:

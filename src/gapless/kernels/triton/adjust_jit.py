@@ -7,6 +7,8 @@ float32, one rounding after the other, so products must not be fused with what f
 import triton
 import triton.language as tl
 
+from gapless.kernels.triton.rules_jit import permitted, ruling
+
 SAID = tl.constexpr(0x7FFF)
 """The part of a word that says how often; with the next bit, which says that the prompt has the id, it is `KNOWN`."""
 KNOWN = tl.constexpr(0xFFFF)
@@ -23,14 +25,14 @@ def biased(words, biases, id, there):
 
 @triton.jit(do_not_specialize=["end"])
 def adjust(
-    rows, asked, logits, counts, reals, words, biases, masks, mask, ends, end,
+    rows, asked, logits, counts, reals, words, biases, masks, mask, ends, token_classes, numbers, spans, answers, end,
     COUNTS: tl.constexpr, REALS: tl.constexpr, BIASES: tl.constexpr, CLASSES: tl.constexpr, VOCAB: tl.constexpr,
     PART: tl.constexpr, PARTS: tl.constexpr, MASKED: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr,
     LEFT_NEXT: tl.constexpr, DONE: tl.constexpr, ADJUSTED: tl.constexpr, LEAST: tl.constexpr,
-    REPETITION: tl.constexpr, FREQUENCY: tl.constexpr, PRESENCE: tl.constexpr, SAMPLE: tl.constexpr,
-    ENDING: tl.constexpr,
+    REPETITION: tl.constexpr, FREQUENCY: tl.constexpr, PRESENCE: tl.constexpr, RULED: tl.constexpr,
+    GRAMMAR: tl.constexpr, GRAMMAR_STATE: tl.constexpr, SAMPLE: tl.constexpr, ENDING: tl.constexpr,
 ):
-    """A part of a row. `MASKED`: there is a mask for each row of the step."""
+    """A part of a row. `MASKED`: there is a mask for each row of the step; `RULED`: some may have a token table."""
     at, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     row = tl.load(rows + at)
     own, real = counts + row * COUNTS, reals + row * REALS
@@ -46,12 +48,21 @@ def adjust(
             allowed = masks + at * VOCAB
         else:
             allowed = masks + tl.load(mask + state) * VOCAB
+        if RULED:
+            slot = ruling(own, state, answers, GRAMMAR)
         lifted = held | (how == 2)  # until something is found that may be said
         first = 0
         while lifted & (first < VOCAB):
             id = first + lane
-            _word, bias = biased(words, biases, id, id < VOCAB)
-            may = tl.load(allowed + id, mask=id < VOCAB, other=0) != 0
+            some = id < VOCAB
+            _word, bias = biased(words, biases, id, some)
+            if RULED:
+                if slot != 0:
+                    may = permitted(own, slot, id, some, token_classes, numbers, spans, GRAMMAR_STATE, LEFT, VOCAB)
+                else:
+                    may = tl.load(allowed + id, mask=some, other=0) != 0
+            else:
+                may = tl.load(allowed + id, mask=some, other=0) != 0
             may = may & (bias > NEVER) & (id != held_id)
             lifted = tl.max(may.to(tl.int32), 0) == 0
             first += PART

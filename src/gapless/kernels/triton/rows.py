@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from gapless.kernels.rows import Automata, Columns, Ends, Marks, Rows, Said
+from gapless.kernels.rows import Automata, Columns, Ends, Grammars, Marks, Rows, Said
 from gapless.kernels.triton import adjust_jit, rows_jit, sampler
 
 BLOCK = 8192
@@ -62,21 +62,25 @@ class TritonRows:
         store: Rows,
         said: Said,
         rules: Automata,
+        grammars: Grammars | None,
         rows: Tensor,
         asked: Tensor,
         logits: Tensor,
         masks: Tensor | None,
     ) -> None:
         """See `RowKernels.adjust`."""
+        own = grammars
+        tables = (None,) * 4 if own is None else (own.classes, own.numbers, own.spans, own.answers)
         of, marks, (count, vocab) = self._columns, self._marks, logits.shape
         part = min(PART, triton.next_power_of_2(vocab))
         parts = triton.cdiv(vocab, part)
         adjust_jit.adjust[(count * parts,)](
             rows, asked, logits, store.counts, store.reals, said.words, said.biases,
-            rules.masks if masks is None else masks, rules.mask, rules.ends, said.end, store.counts.shape[1],
+            rules.masks if masks is None else masks, rules.mask, rules.ends, *tables, said.end, store.counts.shape[1],
             store.reals.shape[1], said.biases.shape[1], rules.ends.shape[1], vocab, part, parts, masks is not None,
             of.state, of.left, of.left_next, of.done, of.adjusted, of.least, of.repetition, of.frequency, of.presence,
-            marks.sample, marks.ending, num_warps=8, enable_fp_fusion=False,
+            own is not None, of.grammar, of.grammar_state, marks.sample, marks.ending, num_warps=8,
+            enable_fp_fusion=False,
         )  # fmt: skip
 
     def count(self, store: Rows, said: Said, rules: Automata, rows: Tensor, asked: Tensor) -> None:
@@ -100,6 +104,10 @@ class TritonRows:
             marks.nothing, marks.sample, marks.coord, marks.size, marks.stop, marks.length, marks.nonfinite,
             marks.muted, num_warps=16,
         )  # fmt: skip
+
+    def likeliest(self, store: Rows, rules: Automata, end: Ends) -> None:
+        """See `RowKernels.likeliest`."""
+        sampler.likeliest(self._columns, self._marks, store, rules, end)
 
     def full(self, store: Rows, rules: Automata, end: Ends) -> None:
         """See `RowKernels.full`."""

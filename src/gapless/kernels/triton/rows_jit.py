@@ -6,6 +6,8 @@ Arguments as in `rows.py`, which launches them. What nothing is asked of is not 
 import triton
 import triton.language as tl
 
+from gapless.kernels.triton.rules_jit import ruled_on, ruling
+
 
 @triton.jit(do_not_specialize=["columns", "entries"])
 def feed(
@@ -112,8 +114,9 @@ def told(line, step, row, epoch, flags, token, first, second, logprob, wished, A
 @triton.jit
 def ended(
     at, row, wish, token, usable, coord, size, counts, reals,
-    classes, following, head, ends, counting, resets, on_limit,
-    COUNTS: tl.constexpr, REALS: tl.constexpr, CLASSES: tl.constexpr, SPATIAL: tl.constexpr, TOKEN: tl.constexpr,
+    classes, following, head, ends, counting, resets, on_limit, token_classes, numbers, spans, answers,
+    COUNTS: tl.constexpr, REALS: tl.constexpr, CLASSES: tl.constexpr, VOCAB: tl.constexpr, SPATIAL: tl.constexpr,
+    RULED: tl.constexpr, GRAMMAR: tl.constexpr, GRAMMAR_STATE: tl.constexpr, TOKEN: tl.constexpr,
     POSITION: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr, LEFT_NEXT: tl.constexpr,
     OBJECTS_LEFT: tl.constexpr, DONE: tl.constexpr, VALUE: tl.constexpr, POISON: tl.constexpr, NOTHING: tl.constexpr,
     SAMPLE: tl.constexpr, COORD: tl.constexpr, SIZE: tl.constexpr, STOP: tl.constexpr, LENGTH: tl.constexpr,
@@ -123,6 +126,8 @@ def ended(
     own = counts + row * COUNTS
     state, position = tl.load(own + STATE), tl.load(own + POSITION)
     place = state * CLASSES + tl.load(classes + token)
+    if RULED:
+        slot = ruling(own, state, answers, GRAMMAR)
     state, left, objects, ending, over = advanced(
         own, state, place, ends, counting, resets, on_limit, following, LEFT, LEFT_NEXT, OBJECTS_LEFT
     )
@@ -135,6 +140,10 @@ def ended(
     moves = live & usable
     flags = tl.where(ending, STOP, 0) + tl.where(over, LENGTH, 0)
     flags = tl.where(moves, flags, tl.where(live, NONFINITE, MUTED))
+    if RULED:
+        if (slot != 0) & moves:
+            behind = ruled_on(own, slot, token, token_classes, numbers, spans, GRAMMAR_STATE, VOCAB)
+            tl.store(own + GRAMMAR_STATE, behind)
     tl.store(own + TOKEN, token, mask=moves)
     tl.store(own + STATE, state, mask=moves)
     tl.store(own + LEFT, left, mask=moves)
@@ -164,8 +173,8 @@ def greedy(
     token, usable = likeliest(logits + at * VOCAB, masks + tl.load(mask + tl.load(own + STATE)) * VOCAB, VOCAB, BLOCK)
     flags, said, first, second = ended(
         at, row, wish, token, usable, coord, size, counts, reals, classes, following, head, ends, counting, resets,
-        on_limit, COUNTS, REALS, CLASSES, SPATIAL, TOKEN, POSITION, STATE, LEFT, LEFT_NEXT, OBJECTS_LEFT, DONE, VALUE,
-        POISON, NOTHING, SAMPLE, COORD, SIZE, STOP, LENGTH, NONFINITE, MUTED
+        on_limit, None, None, None, None, COUNTS, REALS, CLASSES, VOCAB, SPATIAL, False, 0, 0, TOKEN, POSITION, STATE,
+        LEFT, LEFT_NEXT, OBJECTS_LEFT, DONE, VALUE, POISON, NOTHING, SAMPLE, COORD, SIZE, STOP, LENGTH, NONFINITE, MUTED
     )
     told(lines + at * WIDTH, tl.load(step), row, tl.load(own + EPOCH), flags, said, first, second, 0.0,
          wish != NOTHING, ALTERNATIVES, WIDTH, WIDTH)

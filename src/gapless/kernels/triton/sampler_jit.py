@@ -2,9 +2,10 @@
 
 `survey` finds each row's best logit, `weigh` turns logits into weights and sums them, `narrow` finds the bin of weights
 in which top-p ends, and `finish` settles the rest of a row: the exact edge and the draw (`nucleus_jit`), logprobs, the
-end of its step. The arithmetic is that of `device.sampler`, which is the specification: weights are exponentials in
-fixed point, so sums do not depend on their order, and what arrives by atomics is integers alone. A part that has
-nothing to do ends at once: a row that draws nothing and wants no logprobs costs its survey.
+end of its step. Where nobody draws or wants logprobs (not `DRAWN`), the first and the last are all there is. The
+arithmetic is that of `device.sampler`, which is the specification: weights are exponentials in fixed point, so sums do
+not depend on their order, and what arrives by atomics is integers alone. A part that has nothing to do ends at once: a
+row that draws nothing and wants no logprobs costs its survey.
 
 Scratch, per row of B, in `CHUNKS` parts of `CHUNK` ids: `floats` [3, CHUNKS]: highest logit, best allowed one, least
 finite one; `ints` [CHUNKS + 2]: where the best ones are, how many ids are listed, by how much a weight's bits are
@@ -17,6 +18,7 @@ import triton.language as tl
 
 from gapless.kernels.triton.nucleus_jit import drawn, ordered
 from gapless.kernels.triton.rows_jit import ended, told
+from gapless.kernels.triton.rules_jit import permitted, ruling
 
 LOWEST = tl.constexpr(-(2**63))
 """Less than any key with its id."""
@@ -54,9 +56,11 @@ def uniform(seed, position):
 
 
 @triton.jit
-def portion(logits, masks, mask, own, at, part, STATE: tl.constexpr, VOCAB: tl.constexpr, CHUNK: tl.constexpr,
-            MASKED: tl.constexpr):
-    """Ids of a part, their logits, and these where allowed; -inf elsewhere. `MASKED`: there is a mask for each row."""
+def portion(logits, masks, mask, token_classes, numbers, spans, answers, own, at, part, STATE: tl.constexpr,
+            LEFT: tl.constexpr, VOCAB: tl.constexpr, CHUNK: tl.constexpr, MASKED: tl.constexpr, RULED: tl.constexpr,
+            GRAMMAR: tl.constexpr, GRAMMAR_STATE: tl.constexpr):
+    """Ids of a part, their logits, and these where allowed; -inf elsewhere. `MASKED`: there is a mask for each row;
+    `RULED`: some have a token table."""
     id = part * CHUNK + tl.arange(0, CHUNK)
     there = id < VOCAB
     logit = tl.load(logits + at * VOCAB + id, mask=there, other=-float("inf"))
@@ -64,7 +68,14 @@ def portion(logits, masks, mask, own, at, part, STATE: tl.constexpr, VOCAB: tl.c
         allowed = masks + at * VOCAB
     else:
         allowed = masks + tl.load(mask + tl.load(own + STATE)) * VOCAB
-    may = tl.load(allowed + id, mask=there, other=0) != 0
+    if RULED:
+        slot = ruling(own, tl.load(own + STATE), answers, GRAMMAR)
+        if slot != 0:
+            may = permitted(own, slot, id, there, token_classes, numbers, spans, GRAMMAR_STATE, LEFT, VOCAB)
+        else:
+            may = tl.load(allowed + id, mask=there, other=0) != 0
+    else:
+        may = tl.load(allowed + id, mask=there, other=0) != 0
     return id, logit, tl.where(may, logit, -float("inf"))
 
 
@@ -94,14 +105,16 @@ def overall(floats, ints, at, CHUNKS: tl.constexpr, UP: tl.constexpr):
 
 
 @triton.jit
-def survey(rows, asked, logits, counts, masks, mask, floats, ints, bins, COUNTS: tl.constexpr, STATE: tl.constexpr,
-           VOCAB: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, MASKED: tl.constexpr,
-           NOTHING: tl.constexpr):
-    """A part of a row: what `overall` looks at; and the row's scratch is empty."""
+def survey(rows, asked, logits, counts, masks, mask, token_classes, numbers, spans, answers, floats, ints, bins,
+           COUNTS: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr, VOCAB: tl.constexpr, CHUNK: tl.constexpr,
+           CHUNKS: tl.constexpr, MASKED: tl.constexpr, RULED: tl.constexpr, GRAMMAR: tl.constexpr,
+           GRAMMAR_STATE: tl.constexpr, DRAWN: tl.constexpr, NOTHING: tl.constexpr):
+    """A part of a row: what `overall` looks at; and the row's scratch is empty, if somebody draws."""
     at, part = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
     if tl.load(asked + at) != NOTHING:
         own = counts + tl.load(rows + at) * COUNTS
-        id, logit, masked = portion(logits, masks, mask, own, at, part, STATE, VOCAB, CHUNK, MASKED)
+        id, logit, masked = portion(logits, masks, mask, token_classes, numbers, spans, answers, own, at, part, STATE,
+                                    LEFT, VOCAB, CHUNK, MASKED, RULED, GRAMMAR, GRAMMAR_STATE)
         broken = logit != logit  # noqa: PLR0124 - so is NaN told
         masked = tl.where(broken, -float("inf"), masked)
         best = tl.max(masked, 0)
@@ -111,9 +124,10 @@ def survey(rows, asked, logits, counts, masks, mask, floats, ints, bins, COUNTS:
         tl.store(place + 2 * CHUNKS, tl.min(tl.where(masked > -float("inf"), masked, float("inf")), 0))
         tl.store(ints + at * (CHUNKS + 2) + part, tl.min(tl.where(masked == best, id, VOCAB), 0))
         tl.store(ints + at * (CHUNKS + 2) + CHUNKS, 0, mask=part == 0)
-        bin = tl.arange(0, BINS)
-        SHARE: tl.constexpr = (BINS + CHUNKS - 1) // CHUNKS
-        tl.store(bins + at * BINS + bin, tl.zeros([BINS], tl.int64), mask=bin // SHARE == part)
+        if DRAWN:
+            bin = tl.arange(0, BINS)
+            SHARE: tl.constexpr = (BINS + CHUNKS - 1) // CHUNKS
+            tl.store(bins + at * BINS + bin, tl.zeros([BINS], tl.int64), mask=bin // SHARE == part)
 
 
 @triton.jit
@@ -150,11 +164,13 @@ def leading(masked, id, wanted, out):
 
 
 @triton.jit
-def weigh(rows, asked, logits, counts, reals, masks, mask, floats, ints, longs, bins, weights,
-          COUNTS: tl.constexpr, REALS: tl.constexpr, STATE: tl.constexpr, DONE: tl.constexpr,
+def weigh(rows, asked, logits, counts, reals, masks, mask, token_classes, numbers, spans, answers, floats, ints,
+          longs, bins, weights,
+          COUNTS: tl.constexpr, REALS: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr, DONE: tl.constexpr,
           TOP_LOGPROBS: tl.constexpr, TEMPERATURE: tl.constexpr, TOP_P: tl.constexpr, VOCAB: tl.constexpr,
           BITS: tl.constexpr, ONE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, UP: tl.constexpr,
-          TOPS: tl.constexpr, MASKED: tl.constexpr, SAMPLE: tl.constexpr):
+          TOPS: tl.constexpr, MASKED: tl.constexpr, RULED: tl.constexpr, GRAMMAR: tl.constexpr,
+          GRAMMAR_STATE: tl.constexpr, SAMPLE: tl.constexpr):
     """A part of a row: weights, their sums and bins, and what logprobs need, for those who want them."""
     at, part = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
     row = tl.load(rows + at)
@@ -165,7 +181,8 @@ def weigh(rows, asked, logits, counts, reals, masks, mask, floats, ints, longs, 
     if (temperature > 0) | (wanted >= 0):
         best, _token, least, usable = overall(floats, ints, at, CHUNKS, UP)
         if usable:
-            id, _logit, masked = portion(logits, masks, mask, own, at, part, STATE, VOCAB, CHUNK, MASKED)
+            id, _logit, masked = portion(logits, masks, mask, token_classes, numbers, spans, answers, own, at, part,
+                                         STATE, LEFT, VOCAB, CHUNK, MASKED, RULED, GRAMMAR, GRAMMAR_STATE)
             sums = longs + at * ((3 + TOPS) * CHUNKS) + part
             if temperature > 0:
                 weight = weighed(masked, best, temperature, ONE)
@@ -245,10 +262,11 @@ def scored(logits, longs, best, token, wanted, usable, VOCAB: tl.constexpr, ONE:
 @triton.jit
 def finish(
     step, rows, asked, logits, lines, coord, size, counts, reals, floats, ints, longs, weights, listed,
-    classes, following, head, ends, counting, resets, on_limit,
+    classes, following, head, ends, counting, resets, on_limit, token_classes, numbers, spans, answers,
     COUNTS: tl.constexpr, REALS: tl.constexpr, CLASSES: tl.constexpr, VOCAB: tl.constexpr, ONE: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, UP: tl.constexpr, TOPS: tl.constexpr, MERGED: tl.constexpr,
-    SOME: tl.constexpr, FEW: tl.constexpr, FIELDS: tl.constexpr, SPATIAL: tl.constexpr, TOKEN: tl.constexpr,
+    SOME: tl.constexpr, FEW: tl.constexpr, FIELDS: tl.constexpr, SPATIAL: tl.constexpr, DRAWN: tl.constexpr,
+    RULED: tl.constexpr, GRAMMAR: tl.constexpr, GRAMMAR_STATE: tl.constexpr, TOKEN: tl.constexpr,
     POSITION: tl.constexpr, STATE: tl.constexpr, LEFT: tl.constexpr, LEFT_NEXT: tl.constexpr,
     OBJECTS_LEFT: tl.constexpr, DONE: tl.constexpr, EPOCH: tl.constexpr, SEED: tl.constexpr,
     TOP_LOGPROBS: tl.constexpr, VALUE: tl.constexpr, TEMPERATURE: tl.constexpr, TOP_P: tl.constexpr,
@@ -266,23 +284,26 @@ def finish(
             asked, own, reals + row * REALS, at, SAMPLE, DONE, TOP_LOGPROBS, TEMPERATURE, TOP_P
         )
         best, token, _least, usable = overall(floats, ints, at, CHUNKS, UP)
-        logit, sums = logits + at * VOCAB, longs + at * ((3 + TOPS) * CHUNKS)
-        if (temperature > 0) & usable:
-            u = uniform(tl.load(own + SEED), tl.load(own + POSITION) + 1)
-            count = tl.load(ints + at * (CHUNKS + 2) + CHUNKS)
-            token = drawn(logit, weights + at * VOCAB, listed + at * VOCAB, sums, count, top_p, u, VOCAB, CHUNK,
-                          CHUNKS, UP, SOME, FEW)
+        if DRAWN:
+            logit, sums = logits + at * VOCAB, longs + at * ((3 + TOPS) * CHUNKS)
+            if (temperature > 0) & usable:
+                u = uniform(tl.load(own + SEED), tl.load(own + POSITION) + 1)
+                count = tl.load(ints + at * (CHUNKS + 2) + CHUNKS)
+                token = drawn(logit, weights + at * VOCAB, listed + at * VOCAB, sums, count, top_p, u, VOCAB, CHUNK,
+                              CHUNKS, UP, SOME, FEW)
         field = tl.arange(0, FIELDS)
         logprob = tl.zeros([], tl.float64)
         ids = tl.full([FIELDS], -1, tl.int64)
         values = tl.zeros([FIELDS], tl.float64)
-        if wanted >= 0:
-            logprob, ids, values = scored(
-                logit, sums, best, token, wanted, usable, VOCAB, ONE, CHUNKS, UP, TOPS, MERGED, FIELDS
-            )
+        if DRAWN:
+            if wanted >= 0:
+                logprob, ids, values = scored(
+                    logit, sums, best, token, wanted, usable, VOCAB, ONE, CHUNKS, UP, TOPS, MERGED, FIELDS
+                )
         flags, said, first, second = ended(
             at, row, wish, token, usable, coord, size, counts, reals, classes, following, head, ends, counting, resets,
-            on_limit, COUNTS, REALS, CLASSES, SPATIAL, TOKEN, POSITION, STATE, LEFT, LEFT_NEXT, OBJECTS_LEFT, DONE,
+            on_limit, token_classes, numbers, spans, answers, COUNTS, REALS, CLASSES, VOCAB, SPATIAL, RULED, GRAMMAR,
+            GRAMMAR_STATE, TOKEN, POSITION, STATE, LEFT, LEFT_NEXT, OBJECTS_LEFT, DONE,
             VALUE, POISON, NOTHING, SAMPLE, COORD, SIZE, STOP, LENGTH, NONFINITE, MUTED
         )
         line = lines + at * WIDTH
