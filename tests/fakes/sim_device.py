@@ -24,6 +24,7 @@ from tests.fakes.page_watch import broken
 from tests.fakes.referee import Referee
 from tests.fakes.sim_clock import SimClock
 from tests.fakes.sim_memory import PagedMemory, SimRow
+from tests.fakes.sim_timing import Timing
 
 from gapless.constrain.table import Table, Walker
 from gapless.constrain.tokens import TokenWalker
@@ -49,18 +50,6 @@ from gapless.records import (
 
 SPANS = {"forward": (Lane.COMPUTE, "forward"), "sample": (Lane.COMPUTE, "sampling"), "copy": (Lane.COPY, "copy")}
 """Events that a timeline shows, as it names them."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Simulated seconds. `prefill` None: as long as a decode's forward. `launch`: host time of one launch."""
-
-    forward: float = 1.0
-    sampling: float = 0.0
-    copy: float = 0.0
-    bookkeeping: float = 0.0
-    prefill: float | None = None
-    launch: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -267,8 +256,8 @@ class SimDevice:
             self._tables[start.grammar] = prefill.grammar.table
         walker = Walker(self._table, start.state, start.left, start.left_next, start.objects_left)
         row = SimRow(start, list(prefill.pages), walker, prefill.position, adapter=self._adapters[start.adapter])
-        if (table := self._tables.get(start.grammar)) is not None:
-            row.rule = TokenWalker(table, start.grammar_state)
+        table = self._tables.get(start.grammar)
+        row.rule = table and TokenWalker(table, start.grammar_state)
         self._rows[start.ref] = row
         if failed:
             full, size = prefill.position // self.limits.page_size, self.limits.page_size
