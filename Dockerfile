@@ -13,6 +13,8 @@
 # The wheel of torch on PyPI brings CUDA's libraries along; the host needs NVIDIA's driver and container toolkit, and
 # nothing else. For processors alone, an image of a tenth of the size:
 #   docker build -t gapless --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu .
+# With Ray, for clusters (docs/fleet.md):
+#   docker build -t gapless-ray --build-arg EXTRA=ray .
 
 FROM python:3.12-slim AS build
 ARG TORCH=torch==2.13.0
@@ -26,9 +28,10 @@ RUN pip install --index-url "$TORCH_INDEX" "$TORCH"
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+ARG EXTRA=serve
 # The versions are in pyproject.toml.
 # hadolint ignore=DL3013
-RUN pip install '.[serve]'
+RUN pip install ".[$EXTRA]"
 
 FROM python:3.12-slim
 COPY --from=build /opt/gapless /opt/gapless

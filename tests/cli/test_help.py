@@ -21,6 +21,7 @@ SLOW = {
     "gapless serve",
     "gapless serve glint --port 8000 --api-keys-file keys.txt",
     "gapless serve --config server.yaml",
+    "gapless serve vikhyatk/moondream2 --ray --replicas 1:4",
     "gapless demo",
     "gapless demo --out /tmp/look",
     "gapless bench mix --depth 1 --depth 3 --json",

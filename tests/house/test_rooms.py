@@ -40,7 +40,7 @@ FLOORS = {
     "cli": 9,
 }
 STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
-STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml"}
+STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml", "ray"}
 PROCESS = {f"api/{name}.py" for name in ("child", "remote", "spawn", "wire")}
 NO_TORCH = (
     "columns.py",

@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless serve", "the bundled model at http://127.0.0.1:2020/v1, for this machine alone"),
         Example("gapless serve glint --port 8000 --api-keys-file keys.txt", "clients must send one of the keys"),
         Example("gapless serve --config server.yaml", "settings from a file"),
+        Example("gapless serve vikhyatk/moondream2 --ray --replicas 1:4", "one to four engines, a GPU each"),
     ),
     "models": (
         Example("gapless models", "what can be loaded by name"),

@@ -31,10 +31,11 @@ from gapless.errors import InvalidRequest
 if TYPE_CHECKING:
     from gapless.serve.settings import ServerSettings
 
-LISTEN, LIMITS = "Where to listen", "Limits"
+LISTEN, LIMITS, FLEET = "Where to listen", "Limits", "Many engines"
 STDERR = 2
 INSTALL = "pip install '.[serve]' in a checkout, or 'NAME.whl[serve]' where there is a wheel"
 NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic_settings", "yaml", "prometheus_client")
+NEEDED_BY_RAY = ("ray",)
 
 Model = Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's name, or its folder. Not given: glint.")]
 Host = Annotated[str | None, typer.Option("--host", rich_help_panel=LISTEN, help="Address. Not given: 127.0.0.1.")]
@@ -175,6 +176,19 @@ MaxAdapterRank = Annotated[
     typer.Option("--max-adapter-rank", metavar="R", min=1, max=64, rich_help_panel=RUN, help="Of any of them."),
 ]
 
+Ray = Annotated[
+    bool, typer.Option("--ray", rich_help_panel=FLEET, help="Many engines, a GPU each, through Ray Serve (extra ray).")
+]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        "--replicas",
+        metavar="N|MIN:MAX",
+        rich_help_panel=FLEET,
+        help="Engines of --ray; two numbers: as many as asked for.",
+    ),
+]
+
 
 def serve(
     model: Model = None,
@@ -206,36 +220,43 @@ def serve(
     adapter: Adapter = None,
     max_adapters: MaxAdapters = None,
     max_adapter_rank: MaxAdapterRank = None,
+    ray: Ray = False,
+    replicas: Replicas = None,
 ) -> int:
     """Serve a model over HTTP with the routes of the Moondream service and OpenAI's chat completions.
 
     Every setting, also those without a flag, can come from a variable GAPLESS_NAME or a line of the --config file.
     """
-    _check_installed()
-    flags: dict[str, Any] = {
-        "model": model,
-        "host": host,
-        "port": port,
-        "api_keys_file": api_keys_file,
-        "cors_origins": cors_origins,
-        "max_body_bytes": max_body_bytes,
-        "request_timeout": request_timeout,
-        "drain_timeout": drain_timeout,
-        "device": device,
-        "depth": depth,
-        "max_rows": max_rows,
-        "adapters": dict(read_adapters(adapter)) or None,
-        "max_adapters": max_adapters,
-        "max_adapter_rank": max_adapter_rank,
-    }
-    kinds = {"dtype": dtype, "kv_dtype": kv_dtype}
-    flags |= {name: kind.for_load() for name, kind in kinds.items() if kind is not None}
-    flags |= {"pages": pages, "kv_memory": kv_memory, "max_context": max_context, "max_step_ms": max_step_ms}
-    flags |= {"picture_cache": picture_cache, "picture_cache_host": picture_cache_host}
-    flags |= {"max_requests": max_requests, "rate_limit": rate_limit, "rate_burst": rate_burst}
-    switches = {"graphs": graphs, "prefix_cache": prefix_cache, "process": process}
-    flags |= {name: switch is Switch.ON for name, switch in switches.items() if switch is not None}
-    return _run(_settings({name: value for name, value in flags.items() if value is not None}, config))
+    given = locals()  # the arguments, before there is anything else
+    for name in ("config", "ray", "replicas"):
+        del given[name]
+    _check_installed(NEEDED + (NEEDED_BY_RAY if ray else ()))
+    if ray:
+        return _run_fleet(_flags(given), config, replicas)
+    if replicas is not None:
+        raise typer.BadParameter(f"--replicas is {replicas}, and one server has one engine; give --ray too")
+    return _run(_settings(_flags(given), config))
+
+
+def _flags(given: dict[str, Any]) -> dict[str, Any]:
+    """What was given, by the names of settings."""
+    named = {**given, "adapters": dict(read_adapters(given["adapter"])) or None}
+    del named["adapter"]
+    return {name: _plain(value) for name, value in named.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Switch):
+        return value is Switch.ON
+    return value.for_load() if isinstance(value, DTypeChoice | KVDTypeChoice) else value
+
+
+def _run_fleet(flags: dict[str, Any], config: Path | None, replicas: str | None) -> int:
+    from gapless.serve.ray_run import run_fleet, with_replicas
+
+    args = with_replicas(flags | ({"config": str(config)} if config is not None else {}), replicas)
+    with ExitStack() as loading:
+        return run_fleet(args, Screen(loading, loading.enter_context(spinner("starting Ray Serve"))))
 
 
 def _run(settings: ServerSettings) -> int:
@@ -284,7 +305,8 @@ class Screen:
         self.say(line)
 
 
-def _check_installed() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
+def _check_installed(needed: tuple[str, ...]) -> None:
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        raise InvalidRequest(f"the server's packages are not installed ({', '.join(missing)} missing); {INSTALL}")
+        install = INSTALL.replace("serve", "ray") if missing == list(NEEDED_BY_RAY) else INSTALL
+        raise InvalidRequest(f"the server's packages are not installed ({', '.join(missing)} missing); {install}")

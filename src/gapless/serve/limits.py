@@ -148,16 +148,21 @@ async def read(request: Request, kind: type[Body], limits: RequestLimits) -> Bod
     coding = request.headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
         raise NotJson(f"send JSON as it is, without Content-Encoding; this is {shown(coding)}")
-    try:
-        async with asyncio.timeout(limits.body_timeout):
-            data = await _bounded(request, limits.max_body_bytes)
-    except TimeoutError as error:
-        raise TooSlow(f"the body did not arrive within {limits.body_timeout:g} seconds; send it faster") from error
+    data = await read_bytes(request, limits)
     parsed = parse(data) if len(data) <= SMALL else await asyncio.to_thread(parse, data)
     try:
         return kind.model_validate(parsed)
     except ValidationError as error:
         raise field_error(error, kind.model_fields) from error
+
+
+async def read_bytes(request: Request, limits: RequestLimits) -> bytes:
+    """The body as it is. Raises `BodyTooLarge`, `TooSlow`."""
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            return await _bounded(request, limits.max_body_bytes)
+    except TimeoutError as error:
+        raise TooSlow(f"the body did not arrive within {limits.body_timeout:g} seconds; send it faster") from error
 
 
 async def _bounded(request: Request, most: int) -> bytes:

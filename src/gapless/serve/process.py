@@ -53,9 +53,9 @@ def load_model(settings: ServerSettings, progress: Progress) -> VLM:
 def run(settings: ServerSettings, watcher: Watcher) -> int:
     """Serve until a signal comes or the engine dies. Raises `InvalidRequest` for settings that cannot be had."""
     keys = settings.keys()
-    listening = _listen(settings.host, settings.port)
+    listening = listen(settings.host, settings.port)
     port = listening.getsockname()[1]
-    url = f"http://{_spelled(settings.host)}:{port}"
+    url = f"http://{spelled(settings.host)}:{port}"
     log = log_to_stderr()
     watcher = Aside(watcher, log)
     give_back_large_blocks()
@@ -76,7 +76,7 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=LAST_WORDS,
     )
-    from_here = f"http://{_spelled(reached_here(settings.host))}:{port}"
+    from_here = f"http://{spelled(reached_here(settings.host))}:{port}"
     if not keys and not is_local(settings.host):
         watcher.say(
             f"whoever can reach {url} may use it, since it asks for no key: set GAPLESS_API_KEYS_FILE or "
@@ -210,7 +210,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
     return None
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Take the port, or say why it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -227,5 +227,6 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _spelled(host: str) -> str:
+def spelled(host: str) -> str:
+    """An address as a URL has it."""
     return f"[{host}]" if ":" in host else host

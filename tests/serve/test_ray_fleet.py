@@ -1,0 +1,198 @@
+"""Two engines behind Ray Serve on this machine: nothing is lost when one is killed, updated or given up."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import time
+import urllib.request
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tests.serve.fleet_clients import KINDS, STREAMS, Crowd, ask, pictures, replica_processes
+
+import gapless
+
+WITHOUT = find_spec("ray") is None
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(WITHOUT, reason="Ray is not installed (pip install 'ray[serve]>=2.60,<3', the extra `ray`)"),
+]
+APP = "fleet-test"
+URLS = pictures(12)
+ARGS = {"model": "glint", "process": False, "threads": 1, "max_requests": 32, "drain_timeout": 20}
+
+
+class Cluster:
+    """Ray on this machine, and one application at a time."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def start(self):
+        import ray
+        from ray import serve
+
+        ray.init(
+            num_cpus=2,
+            object_store_memory=100 * 2**20,
+            include_dashboard=False,
+            namespace="serve",
+            log_to_driver=False,
+            _temp_dir=self.folder,
+        )
+        serve.start(http_options={"host": "127.0.0.1", "port": self.port})
+
+    def run(self, server=None, **fleet):
+        from ray import serve
+
+        from gapless.serve.ray_app import app_builder
+
+        args = {**ARGS, **(server or {}), "fleet": {"cpus": 0.1, **fleet}}
+        serve.run(app_builder(args), name=APP, route_prefix="/")
+
+    def engines(self):
+        """Engines that take requests."""
+        from ray import serve
+
+        deployments = serve.status().applications[APP].deployments
+        return sum(n for state, n in deployments["GaplessEngine"].replica_states.items() if state == "RUNNING")
+
+    def until(self, engines, patience=90.0):
+        end = time.monotonic() + patience
+        while self.engines() != engines:
+            assert time.monotonic() < end, f"there are {self.engines()} engines, not {engines}"
+            time.sleep(0.2)
+
+    def processes(self):
+        return replica_processes(APP, "GaplessEngine", self.folder)
+
+    def metric(self, name):
+        """Sum over the lines of a metric, by their last label."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return [(line, float(line.rpartition(" ")[2])) for line in lines if line.startswith(name)]
+
+    def stop(self):
+        import ray
+        from ray import serve
+
+        serve.shutdown()
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    os.environ |= {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+        "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+    }
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="gr", dir="/tmp") as folder:  # sockets' names must be short
+        running = Cluster(folder)
+        try:
+            running.start()
+            yield running
+        finally:
+            running.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(cluster):
+    """Two engines, and what they say undisturbed."""
+    cluster.run(min_replicas=2, affinity_slack=4, health_period=2.0)
+    told = {(kind, number): ask(cluster.port, kind, URLS[number]) for kind in KINDS for number in range(len(URLS))}
+    assert {answer.status for answer in told.values()} == {200}
+    return {job: answer.said for job, answer in told.items()}
+
+
+def test_the_same_picture_goes_to_the_engine_that_has_it(cluster, pair):
+    jobs = [(kind, number) for kind in KINDS[:4] for number in range(len(URLS)) for _ in range(3)]
+    random.Random(1).shuffle(jobs)
+    answers = Crowd(cluster.port, jobs, callers=4, urls=URLS).join()
+    homes = {}
+    repeats = [homes.setdefault(number, answer.replica) == answer.replica for _, number, answer in answers]
+    share = (sum(repeats) - len(homes)) / (len(repeats) - len(homes))
+    print(f"{len(repeats)} requests about {len(homes)} pictures, {100 * share:.1f} % of repeats at home")
+    assert share >= 0.9
+    assert len(set(homes.values())) == 2 and min(Counter(homes.values()).values()) >= 2
+
+
+def test_each_metric_tells_whose_it_is(cluster, pair):
+    tokens = cluster.metric("gapless:generation_tokens_total")
+    assert len(tokens) == 2 and all(value > 0 for _, value in tokens)
+    assert len({re.search(r'replica="(\w+)"', line)[1] for line, _ in tokens}) == 2
+    assert [value for _, value in cluster.metric("gapless:fleet_engines")] == [2.0]
+
+
+def test_200_requests_while_an_engine_is_killed(cluster, pair):
+    jobs = [(KINDS[number % len(KINDS)], number % len(URLS)) for number in range(200)]
+    random.Random(2).shuffle(jobs)
+    before = cluster.processes()
+    assert len(before) == 2
+    crowd = Crowd(cluster.port, jobs, callers=8, urls=URLS)
+    crowd.wait_for(50)
+    os.kill(before[0], signal.SIGKILL)
+    answers = crowd.join()
+    assert len(answers) == 200
+    broken = [(kind, answer) for kind, _, answer in answers if answer.said is None]
+    assert all(kind in STREAMS and "ended in the middle" in answer.error for kind, answer in broken), broken
+    right = sum(answer.said == pair[kind, number] for kind, number, answer in answers)
+    assert right == 200 - len(broken) and len(broken) <= 8
+    assert Counter((kind, number) for kind, number, _ in answers) == Counter(jobs)
+    counts = {re.search(r'result="(\w+)"', line)[1]: n for line, n in cluster.metric("gapless:fleet_attempts_total")}
+    print(f"{right} right, {len(broken)} streams broken off; attempts {counts}")
+    assert counts["lost"] >= max(1, len(broken))
+    cluster.until(2)
+    assert before[0] not in cluster.processes() and before[1] in cluster.processes()
+
+
+def bundled_adapter():
+    return Path(gapless.__file__).parent / "assets" / "glint" / "adapters" / "moon"
+
+
+def test_an_update_under_load_loses_nothing_and_all_engines_have_its_adapters(cluster, pair, tmp_path):
+    before = set(cluster.processes())
+    crowd = Crowd(cluster.port, callers=4, urls=URLS)
+    crowd.wait_for(20)
+    shutil.copytree(bundled_adapter(), tmp_path / "late")
+    own = {"adapters": {"own": "glint/moon"}}
+    cluster.run(own, min_replicas=2, affinity_slack=4, version="2", adapters_folder=str(tmp_path))
+    crowd.wait_for(len(crowd.answers) + 20)
+    answers = crowd.end()
+    wrong = [(kind, a) for kind, number, a in answers if a.status != 200 or a.said != pair[kind, number]]
+    print(f"{len(answers)} requests during the update, {len(wrong)} wrong")
+    assert not wrong
+    assert not before & set(cluster.processes())
+    for name in ("own", "late"):  # in the configuration, and found by each engine when it is named
+        named = [ask(cluster.port, "query", picture, adapter=name) for picture in URLS]
+        assert {answer.status for answer in named} == {200} and len({answer.replica for answer in named}) == 2
+    assert ask(cluster.port, "query", URLS[0], adapter="nobody").status == 400
+
+
+def test_one_engine_two_and_one_again(cluster, pair):
+    scale = {"target_requests": 2, "most_idle": 1.0, "upscale_delay": 1.0, "downscale_delay": 3.0, "look_back": 3.0}
+    cluster.run(min_replicas=1, max_replicas=2, version="3", **scale)
+    cluster.until(1)
+    crowd = Crowd(cluster.port, callers=8, urls=URLS)
+    cluster.until(2)
+    crowd.wait_for(len(crowd.answers) + 20)
+    busy = crowd.end()
+    quiet = Crowd(cluster.port, callers=1, urls=URLS[:2])
+    cluster.until(1)
+    answers = busy + quiet.end()
+    wrong = [(kind, a) for kind, number, a in answers if a.status != 200 or a.said != pair[kind, number]]
+    print(f"{len(answers)} requests while there were one, two and one engine, {len(wrong)} wrong")
+    assert not wrong
