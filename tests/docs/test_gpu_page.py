@@ -129,3 +129,15 @@ def test_a_second_question_is_as_fast_as_is_said() -> None:
         share = f"({100 * other['warm_share']:.0f} %)"
         assert f"{other['cold_ms']:.1f} and {other['warm_ms']:.1f}" in MEASURED and share in MEASURED
     assert f"it is {told['gone_ms']:.1f} ms, and {told['host_ms']:.1f} if what vision made" in MEASURED
+
+
+def test_gaps_while_pictures_come_in_are_those_that_are_said() -> None:
+    told = json.loads((ROOT / "benchmarks" / "h200" / "gaps-moondream2.json").read_text())
+    asked, rows = told["asked"], {row["way"]: row for row in told["rows"]}
+    for row in rows.values():
+        gaps = f"| {row['gap_p50_ms']:.2f} ms | {row['gap_p99_ms']:.1f} ms | {row['longest_gap_ms']:.1f} ms | "
+        assert f"{gaps}{row['tpot_p99_ms']:.2f} ms |" in MEASURED
+    for name, digits in (("longest_gap", 1), ("tpot_p99", 2)):
+        found = rows["cut"][f"{name}_ms"]
+        assert found <= asked[f"{name}_ms"] and asked[name]
+        assert f"{asked[f'{name}_ms']:.1f} ms: it is {found:.{digits}f}." in MEASURED

@@ -20,7 +20,7 @@ from gapless.api.desk import EncodedImage, EngineHandle
 from gapless.api.vlm import VLM
 from gapless.bench.asks import Ask
 from gapless.models.moondream.templates import Templates
-from gapless.records import Emission, Prompt, Request, Sampling, Token
+from gapless.records import Emission, Prompt, Request, Sampling, Token, TokenTable
 
 Answer = dict[str, Any]
 REFS = [[0.25, 0.5], [0.1, 0.2, 0.6, 0.9]]
@@ -128,6 +128,7 @@ class Noted:
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
+        grammar: TokenTable | None = None,
     ) -> int:
         """See `EngineHandle`."""
         heard, tokens, put, say = self._own.heard, [], channel.put, channel.say
@@ -141,8 +142,8 @@ class Noted:
             say(request_id, token)
 
         channel.put, channel.say = noted, noted_alone  # type: ignore[method-assign]
-        id = self._handle.submit(prompt, program, sampling, deadline, channel, adapter)
-        heard.requests.append(Request(id, prompt, program, sampling))
+        id = self._handle.submit(prompt, program, sampling, deadline, channel, adapter, grammar)
+        heard.requests.append(Request(id, prompt, program, sampling, grammar=grammar))
         heard.tokens.append(tokens)
         return id
 
