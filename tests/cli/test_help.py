@@ -31,6 +31,8 @@ SLOW = {
     "gapless bench vision --out vision.json --png vision.png",
     "gapless bench gaps --out gaps.json --png gaps.png",
     "gapless bench gaps --max-step-ms 4 --streams 8 --json",
+    "gapless bench rules --out rules.json --png rules.png",
+    "gapless bench rules --streams 8 --host --json",
     "gapless bench query --out query.json --png query.png",
     "gapless bench query --concurrency 1 --waves 1 --json",
     "gapless bench serve --out serve.json --png serve.png",

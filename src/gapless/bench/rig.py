@@ -23,7 +23,8 @@ from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import FAR, PROMPT
 from gapless.config import EngineConfig
-from gapless.constrain.table import Table, build_table
+from gapless.constrain.masks import MaskSource
+from gapless.constrain.table import Rules, Table, build_table
 from gapless.device.base import Device
 from gapless.kernels.choose import name_of
 from gapless.models.base import Model
@@ -94,6 +95,8 @@ class Rig(ABC):
         self._prompt = prompt
         self._templates = Templates.of(config)
         self._sessions: dict[int, Session] = {}
+        self.masks: MaskSource | None = None
+        """Of rows whose masks come from the host, in sessions that are not open yet; None: those of the table."""
         self.adapters = drawn_adapters(config.text, adapters, RANK, model.device, model.dtype)
         self.rates: Rates = on_worker(self._measure_rates, model.device)
 
@@ -137,6 +140,16 @@ class Rig(ABC):
         return self._config.vision.crop_size
 
     @property
+    def rules(self) -> Rules:
+        """The model's ids."""
+        return self._templates.rules()
+
+    @property
+    def prefix(self) -> int:
+        """Positions of BOS and a picture's block."""
+        return self._model.prefix
+
+    @property
     def sampler(self) -> tuple[float, float]:
         """Temperature and top-p of a query whose caller sets neither."""
         return self._templates.defaults.temperature, self._templates.defaults.top_p
@@ -160,7 +173,7 @@ class Rig(ABC):
                 adapter_rank=RANK if self.adapters else 0,
                 max_step_ms=self._max_step_ms,
             )
-            self._sessions[depth] = Session(self._open(model, table, config), table, config)
+            self._sessions[depth] = Session(self._open(model, table, config), table, config, self.masks)
         return self._sessions[depth]
 
     def _pages(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gapless.bench.trace import mark
 from gapless.config import EngineConfig
-from gapless.constrain.masks import TableMasks
+from gapless.constrain.masks import MaskSource, TableMasks
 from gapless.constrain.table import Table
 from gapless.costs import Costs
 from gapless.device.base import Device
@@ -130,10 +130,11 @@ class Watch:
 class Session:
     """An engine on a watched device."""
 
-    def __init__(self, device: Device, table: Table, config: EngineConfig) -> None:
+    def __init__(self, device: Device, table: Table, config: EngineConfig, masks: MaskSource | None = None) -> None:
+        """`masks`: of rows whose masks come from the host, None for those of the table."""
         self.watch = Watch(device)
         self.mailbox = ThreadMailbox()
-        self.engine = Engine(self.watch, table, config, TableMasks(), self.mailbox)
+        self.engine = Engine(self.watch, table, config, masks or TableMasks(), self.mailbox)
         self.ticks: list[TickTimes] = []
         self._asked: list[int] = []
 

@@ -18,6 +18,8 @@ from gapless.bench.prefill import SECONDS as PREFILL_SECONDS
 from gapless.bench.prefill import Prefill
 from gapless.bench.query import SECONDS as QUERY_SECONDS
 from gapless.bench.query import Query
+from gapless.bench.rules import SECONDS as RULES_SECONDS
+from gapless.bench.rules import TURNS, RulesBenchmark
 from gapless.bench.serve import SECONDS as SERVE_SECONDS
 from gapless.bench.serve import Serve
 from gapless.bench.vision import SECONDS as VISION_SECONDS
@@ -305,6 +307,31 @@ def gaps(
     if compare is not None:
         return cost.compare(*compare, json=json)
     return run_benchmark(Gaps(model, device, streams, rate, max_step_ms, seconds=seconds), json=json, out=out, png=png)
+
+
+@app.command("rules", epilog=epilog("bench rules"))
+def rules(
+    model: BenchModelOption = None,
+    device: DeviceOption = "auto",
+    streams: Annotated[
+        int | None, typer.Option("--streams", min=1, help="Requests at once. Not given: 4, on a GPU 32.")
+    ] = None,
+    turns: Annotated[
+        int, typer.Option("--turns", min=1, help="How often each row is measured, if time allows.")
+    ] = TURNS,
+    host: Annotated[
+        bool, typer.Option("--host", help="Also rows whose masks are built on the host, and next to a slow one.")
+    ] = False,
+    seconds: SecondsOption = RULES_SECONDS,
+    json: ReportJsonOption = False,
+    out: OutOption = None,
+    png: PngOption = None,
+    compare: CompareOption = None,
+) -> int:
+    """Time steps of many streams of which none, some or all follow a rule: a list of detections as JSON."""
+    if compare is not None:
+        return cost.compare(*compare, json=json)
+    return run_benchmark(RulesBenchmark(model, device, streams, turns, seconds, host), json=json, out=out, png=png)
 
 
 def measure(

@@ -122,6 +122,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless bench gaps --out gaps.json --png gaps.png", "quiet, cut and whole, kept and drawn"),
         Example("gapless bench gaps --max-step-ms 4 --streams 8 --json", "another limit, for machines"),
     ),
+    "bench rules": (
+        Example("gapless bench rules --out rules.json --png rules.png", "all rows, kept and drawn"),
+        Example("gapless bench rules --streams 8 --host --json", "with masks from the host, for machines"),
+    ),
     "bench query": (
         Example("gapless bench query --out query.json --png query.png", "all rows, kept and drawn"),
         Example("gapless bench query --concurrency 1 --waves 1 --json", "one caller, for machines"),
