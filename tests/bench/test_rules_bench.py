@@ -31,7 +31,7 @@ class Reading(RulesBench):
         self.table = compile_grammar(rule, made_up(size, self.rig.rules.end))
 
 
-@pytest.fixture(scope="module", params=[MicroRig, InlineRig], ids=["cpu", "cuda"])
+@pytest.fixture(scope="module", params=[MicroRig, pytest.param(InlineRig, marks=pytest.mark.slow)], ids=["cpu", "cuda"])
 def report(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     rig = request.param()
     rig._answers = (300, 301)
