@@ -9,10 +9,12 @@ import torch
 from tests.kernels.drawn_rows import Scene, scene
 from torch import Tensor
 
-from gapless.constrain.table import TokenClass
+from gapless.constrain.table import TokenClass, build_table
 from gapless.device.adjust import BIAS, PROMPT, SAID, Adjuster
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.rows import RowStore
+from gapless.device.tables import DeviceTable
+from gapless.device.tail import Batch
 from gapless.kernels.rows import RowKernels
 from gapless.records import MAX_BIASED
 
@@ -39,6 +41,16 @@ class Adjusted:
         with torch.inference_mode():
             adjuster.count(self.of.batch.rows, self.of.batch.asked)
         return adjuster.said.words
+
+    def at(self, device: torch.device) -> Adjusted:
+        """The same on another device, as far as adjusting goes."""
+        of, store = self.of, RowStore(*self.of.store.pages.shape, device)
+        for name in ("counts", "reals", "pages"):
+            getattr(store, name).copy_(getattr(of.store, name))
+        spec = dataclasses.replace(of.model.spec)
+        batch = Batch(*(getattr(of.batch, name).to(device) for name in Batch.__slots__))
+        table = DeviceTable(build_table(spec.rules), device)
+        return Adjusted(Scene(of.model, table, store, batch), self.words.to(device), self.biases.to(device))
 
     def _adjuster(self, kernels: RowKernels | None) -> Adjuster:
         store = RowStore(*self.of.store.pages.shape, self.of.store.counts.device)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gapless.api.load import Progress
 
 COLUMNS = ("wish", "rows", "kernels", "read_mb", "us", "torch_us", "floor_us", "roofline_share")
-WISHES = ("greedy", "default", "open", "flat", "logprobs", "mixed")
+WISHES = ("greedy", "default", "open", "flat", "logprobs", "mixed", "adjusted")
 DRAWN = ("greedy", "default", "logprobs")
 REPEATS = {"cpu": 3, "cuda": 30}
 SECONDS = 60.0

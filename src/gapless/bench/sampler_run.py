@@ -6,8 +6,9 @@ just been written, so caches hold what they can of them. On a GPU several ends a
 
 Wishes: `greedy`, temperature 0; `default`, what a query has whose caller sets nothing; `open`, temperature 1 and top-p
 1; `flat`, `default` over logits with a deviation of 0.3, where thousands of ids stay; `logprobs`, `default` with 20
-alternatives of each token; `mixed`, one row in eight `default`, the others greedy. `floor_us` is how long reading the
-logits once takes at the bandwidth measured before.
+alternatives of each token; `mixed`, one row in eight `default`, the others greedy; `adjusted`, greedy with all three
+penalties, 200 biases and 100 bans, whose logits are read once more, written, and read beside a word for each id.
+`floor_us` is how long moving the logits once, and that besides, takes at the bandwidth measured before.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gapless.bench.sampler import WISHES
 from gapless.bench.sections import Sections
 from gapless.bench.text import rounded
 from gapless.constrain.table import build_table
+from gapless.device.adjust import BIAS, PROMPT, Adjuster
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.program import new_lines
 from gapless.device.rows import RowStore
@@ -35,6 +37,7 @@ from gapless.device.tail import Batch, Tail, TailKind
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.random_weights import random_config
 from gapless.models.moondream.templates import Templates
+from gapless.records import MAX_BIASED
 
 SIZES = {"cpu": "small", "cuda": "moondream-2"}
 ENDS = {"cpu": 1, "cuda": 10}
@@ -90,13 +93,17 @@ class SamplerBench:
         }
 
     def _row(self, rates: Rates, table: DeviceTable, wish: str, count: int) -> None:
-        store, kind = self._store(wish, count), TailKind(full=wish != "greedy")
-        batch, tail = self._batch(wish, count), Tail(_Silent(), table, store)
-        took, other = self._time_us(tail, batch, kind), None
+        store, kind = (
+            self._store(wish, count),
+            TailKind(wish not in ("greedy", "adjusted"), adjusted=wish == "adjusted"),
+        )
+        batch = self._batch(wish, count)
+        end = _End(Tail(_Silent(), table, store), self._adjuster(table, store) if kind.adjusted else None)
+        took, other = self._time_us(end, batch, kind), None
         kernels, store.kernels = store.kernels, None
         if kernels is not None:
-            other = self._time_us(tail, batch, kind)
-        size = batch.logits.numel() * batch.logits.itemsize
+            other = self._time_us(end, batch, kind)
+        size = batch.logits.numel() * batch.logits.itemsize * (4 if kind.adjusted else 1)
         floor = 1e6 * size / rates.bandwidth
         self.rows.append(
             {
@@ -121,10 +128,23 @@ class SamplerBench:
         store.counts[1:, Count.TOP_LOGPROBS] = 20 if wish == "logprobs" else -1
         store.counts[1:, Count.DONE] = 0
         drawing = slice(1, None, 8 if wish == "mixed" else 1)
-        if wish != "greedy":
+        if wish == "adjusted":
+            store.counts[1:, Count.ADJUSTED] = 2
+            store.reals[1:, Real.REPETITION], store.reals[1:, Real.FREQUENCY : Real.PRESENCE + 1] = 1.2, 0.5
+        elif wish != "greedy":
             store.reals[drawing, Real.TEMPERATURE] = 1.0 if wish == "open" else self._usual.temperature
             store.reals[drawing, Real.TOP_P] = 1.0 if wish == "open" else self._usual.top_p
         return store
+
+    def _adjuster(self, table: DeviceTable, store: RowStore) -> Adjuster:
+        """Prompts have every tenth id, answers every fiftieth, and every 170th is biased or banned."""
+        adjuster = Adjuster(table, store, self._rules.vocab, 1)
+        words, every = adjuster.said.words, self._rules.vocab // MAX_BIASED
+        words[:, ::10], words[:, ::50] = PROMPT, PROMPT | 1
+        numbers = torch.arange(1, MAX_BIASED + 1, dtype=torch.int32, device=self._device)
+        words[:, : every * MAX_BIASED : every] |= numbers << BIAS
+        adjuster.said.biases[:, 1:] = torch.where(numbers % 3 == 0, -torch.inf, 1.0)
+        return adjuster
 
     def _batch(self, wish: str, count: int) -> Batch:
         generator = torch.Generator(self._device).manual_seed(count)
@@ -136,13 +156,13 @@ class SamplerBench:
         lines = new_lines(count, self._device)
         return Batch(one, rows, torch.full_like(rows, Asked.SAMPLE), logits, logits[:, :1], logits > 0, lines)
 
-    def _time_us(self, tail: Tail, batch: Batch, kind: TailKind) -> float:
+    def _time_us(self, end: _End, batch: Batch, kind: TailKind) -> float:
         """Microseconds of an end."""
         ends = ENDS[self._device.type]
 
         def work() -> None:
             for _ in range(ends):
-                tail.run(batch, kind)
+                end.run(batch, kind)
 
         if self._device.type == "cpu":
             return 1e3 * time_ms(work, self.repeats, self._device) / ends
@@ -152,6 +172,21 @@ class SamplerBench:
         with torch.cuda.graph(graph):
             work()
         return 1e3 * time_ms(graph.replay, self.repeats, self._device) / ends
+
+
+@dataclass(frozen=True)
+class _End:
+    """A tail, with what goes before and behind it where rows are adjusted."""
+
+    tail: Tail
+    adjuster: Adjuster | None
+
+    def run(self, batch: Batch, kind: TailKind) -> None:
+        if self.adjuster is not None:
+            self.adjuster.adjust(batch.rows, batch.asked, batch.logits, None)
+        self.tail.run(batch, kind)
+        if self.adjuster is not None:
+            self.adjuster.count(batch.rows, batch.asked)
 
 
 class _Silent:
