@@ -27,7 +27,9 @@ def test_every_wish_is_timed_with_rows_that_never_end(monkeypatch: pytest.Monkey
     assert [(row["wish"], row["rows"]) for row in report["rows"]] == [(wish, n) for wish in WISHES for n in (1, 9)]
     for row in report["rows"]:
         assert set(COLUMNS) <= set(row) and row["us"] > 0 and row["kernels"] == "torch" and row["torch_us"] is None
-        assert row["read_mb"] == pytest.approx(4e-6 * 2048 * row["rows"] * (4 if row["wish"] == "adjusted" else 1), rel=1e-3)
+        assert row["read_mb"] == pytest.approx(
+            4e-6 * 2048 * row["rows"] * (4 if row["wish"] == "adjusted" else 1), rel=1e-3
+        )
     for store in stores:
         assert store.counts[0, Count.DONE] == 1 and not store.counts[1:, Count.DONE].any()
         assert bool((store.counts[1:, Count.POSITION] == 803).all())  # once to begin with, and twice timed

@@ -9,6 +9,15 @@ import typer
 
 from gapless.bench.asks import Ask
 from gapless.cli.answer import answer
+from gapless.cli.likely_options import (
+    BannedOption,
+    FrequencyOption,
+    LogitBiasOption,
+    MinTokensOption,
+    PresenceOption,
+    RepetitionOption,
+    likely_from,
+)
 from gapless.cli.options import (
     AdapterOption,
     DepthOption,
@@ -82,6 +91,12 @@ def query(
     choice: ChoiceOption = None,
     regex: RegexOption = None,
     schema: SchemaOption = None,
+    repetition: RepetitionOption = None,
+    presence: PresenceOption = None,
+    frequency: FrequencyOption = None,
+    min_tokens: MinTokensOption = None,
+    banned: BannedOption = None,
+    logit_bias: LogitBiasOption = None,
     stream: StreamOption = False,
     json: JsonOption = False,
     draw: DrawOption = None,
@@ -115,13 +130,13 @@ def query(
         timeout=timeout,
     )
     rule = rule_from(choice, regex, schema)
+    settings |= likely_from(repetition, presence, frequency, min_tokens, banned, logit_bias, max_tokens)
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     shape = rule.pop("json_schema", None)
     ask = Ask("query", question, settings | rule, reasoning, spatial_refs(spatial_ref), schema=shape)
     sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
-    engine = Engine(model, device, dtype, depth, graphs, *sizes)
-    return answer(ask, read_pictures(pictures or []), engine, output)
+    return answer(ask, read_pictures(pictures or []), Engine(model, device, dtype, depth, graphs, *sizes), output)
 
 
 def caption(
@@ -136,6 +151,12 @@ def caption(
     choice: ChoiceOption = None,
     regex: RegexOption = None,
     schema: SchemaOption = None,
+    repetition: RepetitionOption = None,
+    presence: PresenceOption = None,
+    frequency: FrequencyOption = None,
+    min_tokens: MinTokensOption = None,
+    banned: BannedOption = None,
+    logit_bias: LogitBiasOption = None,
     stream: StreamOption = False,
     json: JsonOption = False,
     draw: DrawOption = None,
@@ -167,6 +188,7 @@ def caption(
         logprobs=logprobs,
         timeout=timeout,
     )
+    settings |= likely_from(repetition, presence, frequency, min_tokens, banned, logit_bias, max_tokens)
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     ask = Ask("caption", length.value, settings | rule_from(choice, regex, schema))

@@ -20,7 +20,7 @@ from gapless.serve.errors import too_long
 from gapless.serve.limits import RequestLimits
 from gapless.serve.openai_format import rule_in
 from gapless.serve.openai_schema import FORMAT, MESSAGES
-from gapless.serve.schema import RULES
+from gapless.serve.schema import ADJUSTING, RULES
 from gapless.skills.messages import Conversation, PicturePart, Turn, read_messages
 from gapless.skills.settings import MAX_SEED, Settings
 
@@ -37,9 +37,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
     "audio": (),
     "modalities": (["text"],),
     "prediction": (),
@@ -54,9 +51,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_k": (0, -1),
     "min_p": (0,),
     "typical_p": (1,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "ignore_eos": (False,),
     "stop_token_ids": ([],),
     "bad_words": ([],),
@@ -103,12 +98,18 @@ class ChatBody(BaseModel):
     stop: _Stop = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    logit_bias: Annotated[Any, WithJsonSchema(ADJUSTING["logit_bias"])] = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
     reasoning: bool | None = None
     skill: Skill | None = None
     max_objects: int | None = None
     spatial_refs: list[list[float]] | None = None
     timeout: float | None = Field(default=None, description="seconds")
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    banned: Annotated[Any, WithJsonSchema(ADJUSTING["banned"])] = None
 
     response_format: Annotated[Any, WithJsonSchema(FORMAT)] = None
     structured_outputs: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]})] = None
@@ -234,6 +235,7 @@ def _settings(
         "stop": body.stop,
         "logprobs": _logprobs(body),
         "timeout": body.timeout,
+        **{name: getattr(body, name) for name in ADJUSTING},
         **rule,
     }
     settings: dict[str, object] = {name: value for name, value in found.items() if value is not None}

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gapless.records import MAX_TOP_LOGPROBS
+from gapless.records import MAX_BIASED, MAX_TOP_LOGPROBS
+from gapless.skills.adjusting import LEAST_REPETITION, MAX_BAN_LENGTH, MAX_BIAS, MAX_PENALTY, MOST_REPETITION
 from gapless.skills.rules import MOST_CHOICES
 from gapless.skills.settings import (
     MAX_OBJECTS,
@@ -56,6 +57,30 @@ RULES = {
     "json_object": _or_null(type="boolean"),
 }
 """`skills.rules`: of these at most one."""
+_BIAS = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS}
+_BAN = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1, "maxLength": MAX_BAN_LENGTH}]}
+ADJUSTING = {
+    "logit_bias": _or_null(
+        type="object",
+        additionalProperties=_BIAS,
+        propertyNames={"pattern": "^[0-9]{1,19}$"},
+        maxProperties=MAX_BIASED,
+        description="by token id",
+    ),
+    "banned": {
+        "anyOf": [
+            {"type": "string", "minLength": 1, "maxLength": MAX_BAN_LENGTH},
+            {"type": "array", "maxItems": MAX_BIASED, "items": _BAN},
+            {"type": "null"},
+        ],
+        "description": "token ids, and texts that are one token each",
+    },
+    "min_tokens": _or_null(type="integer", minimum=0, maximum=2**31 - 1),
+    "repetition_penalty": _or_null(type="number", minimum=LEAST_REPETITION, maximum=MOST_REPETITION),
+    "presence_penalty": _or_null(type="number", minimum=-MAX_PENALTY, maximum=MAX_PENALTY),
+    "frequency_penalty": _or_null(type="number", minimum=-MAX_PENALTY, maximum=MAX_PENALTY),
+}
+"""`skills.adjusting`, which says more."""
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
 SETTINGS = _or_null(
     type="object",
@@ -69,6 +94,7 @@ SETTINGS = _or_null(
         "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": MAX_STOPS, "items": _STOP}, {"type": "null"}]},
         "logprobs": _or_null(type="integer", minimum=0, maximum=MAX_TOP_LOGPROBS),
         "adapter": _or_null(type="string", description="one that is loaded"),
+        **ADJUSTING,
         **RULES,
     },
     additionalProperties={"type": "null"},

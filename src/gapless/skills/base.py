@@ -16,6 +16,7 @@ from gapless.errors import InvalidRequest, PromptTooLong, UnsupportedSkill, show
 from gapless.models.moondream.config import REVISIONS
 from gapless.models.moondream.templates import Templates, Wrap
 from gapless.records import Picture, Prompt, Sampling, Token
+from gapless.skills.adjusting import ADJUSTING, check_ids, check_least, ids_of
 from gapless.skills.answer import AnswerText
 from gapless.skills.rules import RULES
 from gapless.skills.settings import Settings, fresh_seed
@@ -169,13 +170,23 @@ def text_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *, 
     defaults = context.templates.defaults
     temperature = defaults.temperature if settings.temperature is None else settings.temperature
     seed = settings.seed if settings.seed is not None else fresh_seed() if temperature > 0 else 0
+    most = _token_limit(context, prompt, settings.max_tokens, defaults.max_tokens, phases)
+    banned = ids_of(settings.banned, context.tokenizer)
+    check_ids(settings.logit_bias, banned, context.templates.vocab)
+    check_least(settings.min_tokens, most)
     return Sampling(
         temperature=temperature,
         top_p=defaults.top_p if settings.top_p is None else settings.top_p,
-        max_tokens=_token_limit(context, prompt, settings.max_tokens, defaults.max_tokens, phases),
+        max_tokens=most,
         max_objects=settings.max_objects or defaults.max_objects,
         seed=seed,
         top_logprobs=-1 if settings.logprobs is None else settings.logprobs,
+        logit_bias=settings.logit_bias,
+        banned=banned,
+        min_tokens=settings.min_tokens,
+        repetition_penalty=settings.repetition_penalty,
+        presence_penalty=settings.presence_penalty,
+        frequency_penalty=settings.frequency_penalty,
     )
 
 
@@ -190,8 +201,9 @@ def greedy_sampling(context: SkillContext, prompt: Prompt, settings: Settings, *
     `stride`: tokens per object, 0 when objects are not counted. Without `max_tokens` it is `max_objects` that ends
     a list, or the context, whichever is reached first.
     """
-    for name in ("stop", "logprobs", *RULES):
-        if getattr(settings, name) not in (None, ()):
+    nothing = {"stop": (), "logprobs": None, **ADJUSTING, **dict.fromkeys(RULES)}
+    for name, value in nothing.items():
+        if getattr(settings, name) != value:
             raise InvalidRequest(f"{name} is for answers in words: query, caption and chat; leave it out", param=name)
     defaults = context.templates.defaults
     objects = settings.max_objects or defaults.max_objects

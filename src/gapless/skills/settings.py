@@ -16,6 +16,14 @@ from dataclasses import dataclass
 from gapless.constrain.grammar import Grammar
 from gapless.errors import InvalidRequest, shown
 from gapless.records import MAX_TOP_LOGPROBS
+from gapless.skills.adjusting import (
+    LEAST_REPETITION,
+    MAX_PENALTY,
+    MOST_REPETITION,
+    bans,
+    biases,
+    check_least,
+)
 from gapless.skills.rules import rules_of
 from gapless.skills.tokenizer import utf8
 
@@ -53,6 +61,13 @@ class Settings:
     regex: Grammar | None = None
     json_schema: Grammar | None = None
     json_object: Grammar | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """What follows adjusts logits, see `Sampling`; of `banned` some may be texts."""
+    banned: tuple[int | str, ...] = ()
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     @property
     def rule(self) -> Grammar | None:
@@ -73,16 +88,26 @@ class Settings:
                 raise InvalidRequest(f"unknown setting {shown(name)}; known are {known}", param=_name(name))
         get = settings.get
         temperature = _real("temperature", get("temperature"), 0.0, MAX_TEMPERATURE)
+        max_tokens = _whole("max_tokens", get("max_tokens"), 1, _LARGEST)
+        min_tokens = _whole("min_tokens", get("min_tokens"), 0, _LARGEST) or 0
+        check_least(min_tokens, _LARGEST if max_tokens is None else max_tokens)
+        repetition = _real("repetition_penalty", get("repetition_penalty"), LEAST_REPETITION, MOST_REPETITION)
         return cls(
             temperature=0.0 if temperature is not None and temperature < COLDEST else temperature,
             top_p=_real("top_p", get("top_p"), 0.0, 1.0, above="; for the likeliest token set temperature to 0"),
-            max_tokens=_whole("max_tokens", get("max_tokens"), 1, _LARGEST),
+            max_tokens=max_tokens,
             max_objects=_whole("max_objects", get("max_objects"), 1, MAX_OBJECTS),
             seed=_whole("seed", get("seed"), 0, MAX_SEED),
             timeout=_real("timeout", get("timeout"), 0.0, MAX_TIMEOUT, above=""),
             stop=_stops(get("stop")),
             logprobs=_whole("logprobs", get("logprobs"), 0, MAX_TOP_LOGPROBS),
             adapter=None if get("adapter") is None else adapter_name(get("adapter")),
+            logit_bias=biases(get("logit_bias")),
+            banned=bans(get("banned")),
+            min_tokens=min_tokens,
+            repetition_penalty=1.0 if repetition is None else repetition,
+            presence_penalty=_real("presence_penalty", get("presence_penalty"), -MAX_PENALTY, MAX_PENALTY) or 0.0,
+            frequency_penalty=_real("frequency_penalty", get("frequency_penalty"), -MAX_PENALTY, MAX_PENALTY) or 0.0,
             **rules_of(settings),
         )
 
