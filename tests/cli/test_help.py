@@ -85,6 +85,7 @@ def test_examples_run(
         shutil.copy(picture_path(picture), f"{name}.png")
     for name in ("decode", "old", "new"):
         shutil.copy(REPORT, f"{name}.json")
+    Path("shapes.json").write_text('{"type": "array", "items": {"enum": ["star", "ring"]}, "maxItems": 3}')
     assert run_line(line, monkeypatch) == 0
     out, err = capsys.readouterr()
     assert out or "found" in err

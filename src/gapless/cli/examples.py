@@ -34,6 +34,13 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example(
             'gapless query photo.png "How many?" --json --logprobs 2', "how sure it was of each token, for machines"
         ),
+        Example(
+            'gapless query photo.png "What colour is it?" --choice red --choice blue', "one of these answers, no other"
+        ),
+        Example("gapless query photo.png 'How many?' --regex '[0-9]{1,2}'", "an answer that matches as a whole"),
+        Example(
+            'gapless query photo.png "What is there?" --schema shapes.json --json', "JSON of a schema, and the object"
+        ),
     ),
     "caption": (
         Example("gapless caption photo.png --length short", "a few words"),
