@@ -104,3 +104,14 @@ def test_a_video_is_read_with_red_first_and_one_that_is_missing_is_told(example,
     assert not given, "the camera was not released"
     with pytest.raises(SystemExit, match=r"missing\.mp4.*cannot be opened"):
         next(module.frames("missing.mp4"))
+
+
+def test_receipts_are_objects_and_sums_are_checked(example, pictures, capsys):
+    module = example("receipts")
+    item = module.Item(name="tea", price=2.5)
+    assert module.Receipt(shop="", items=[item, item], total=5.01).missing == 0.01
+    assert module.Receipt(shop="", items=[item], total=2.5).missing == 0
+    (pictures / "small_0.png").write_text("no picture")
+    assert module.main([str(pictures), "--max-tokens", "40"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert " items, " in lines[0] and "unknown format" in lines[1]
