@@ -131,6 +131,28 @@ def test_s_str_02_stop_strings_whole_and_streamed(site, endless):
     idle(endless)
 
 
+def test_s_str_02_each_of_several_choices_ends_before_its_own_stop(site, endless):
+    """S-STR-02, S-STR-09: text, reason, logprobs and usage are the same whole and streamed, and of no neighbour."""
+    site, hot = Site(endless), WARM | {"max_tokens": 5000, "logprobs": True}
+    free = [choice["message"]["content"] for choice in chat(site, asks("Why?"), n=3, **WARM)["choices"]]
+    stops = [text[len(text) // (2 + i) :][:4] for i, text in enumerate(free)]
+    whole = chat(site, asks("Why?"), n=3, stop=stops, **hot)
+    *found, last = chunks(site, asks("Why?"), n=3, stop=stops, stream_options={"include_usage": True}, **hot)
+    for i, choice in enumerate(whole["choices"]):
+        cut = free[i][: min(at for stop in stops if (at := free[i].find(stop)) >= 0)]
+        assert choice["message"]["content"] == cut and choice["finish_reason"] == "stop"
+        assert joined(found, i) == (cut, ["stop"], choice["logprobs"]["content"])
+        assert (
+            b"".join(bytes(one["bytes"]) for one in choice["logprobs"]["content"])
+            .decode(errors="replace")
+            .startswith(cut)
+        )
+    assert last["usage"] == whole["usage"] and 3 <= whole["usage"]["completion_tokens"] <= 36
+    alone = chat(site, asks("Why?"), stop=stops, **hot)
+    assert alone["choices"][0] == whole["choices"][0]
+    idle(endless)
+
+
 @pytest.mark.parametrize(("fields", "alternatives"), [({"top_logprobs": None}, 0), ({"top_logprobs": 3}, 3)])
 def test_s_api_07_and_10_logprobs(site, vlm, endless, fields, alternatives):
     """S-API-07, S-API-10: choices[].logprobs.content, streamed too; true alone gives the chosen tokens' only."""

@@ -81,8 +81,8 @@ class AnswerText:
         ]
 
     def _note(self, token: Token, tokens: list[tuple[int, Token]]) -> str:
-        if self._tokenizer.piece(token.id):  # the end token and its like stand for no text
-            tokens.append((self._seen, token))
+        if piece := self._tokenizer.piece(token.id):  # the end token and its like stand for no text
+            tokens.append((self._seen + self._characters.broken_by(piece), token))
         grown = self._characters.feed((token.id,))
         self._seen += len(grown)
         return grown

@@ -26,6 +26,16 @@ class Characters:
         """Take ids; return the characters that are complete now."""
         return self._decoder.decode(b"".join(self._tokenizer.piece(i) for i in ids))
 
+    def broken_by(self, piece: bytes) -> bool:
+        """Whether these bytes come behind the beginning of a character that they do not go on with: then that becomes
+        a U+FFFD of its own, and they begin one of theirs."""
+        begun, _ = self._decoder.getstate()
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(begun + piece[:1])
+        except UnicodeDecodeError:
+            return bool(begun)
+        return False
+
     def finish(self) -> str:
         """Say that no id follows; return what bytes are left as U+FFFD."""
         return self._decoder.decode(b"", final=True)
