@@ -4,13 +4,16 @@ make of it, at any depth, after aborts and preemption, with rows beside them tha
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
+from tests.equal.test_rules_equality import check_rules, stage_on
 from tests.fakes.hash_language import HashSpec
 from tests.fakes.hash_model import HashModel
 from tests.fakes.hash_tower import TowerModel
 from tests.fakes.host_stage import host_stage
 from tests.fakes.inline_stage import inline_stage
+from tests.fakes.ruled import with_rules
 from tests.fakes.scene import ask, expected, limits_of, mix_of_requests, sim_stage
 from tests.fakes.verdict import judge_all
 
@@ -70,6 +73,28 @@ def test_rows_with_host_masks_are_adjusted_once(device):
 
 def test_what_fills_a_picture_in_a_prompt_is_no_word():
     play(host, 2, AMPLE, 0.0, seed=5, inset=12)
+
+
+@pytest.mark.parametrize(("device", "depth"), [("sim", 1), ("sim", 4), ("host", 2), ("cuda", 3)])
+def test_rows_with_rules_are_adjusted_and_keep_to_them(device, depth):
+    """Bans and held-back ends give way where a rule has nothing else: no answer fails, and each follows its rule."""
+    drawn = mix_of_requests(depth + 7, 20, adjusted=0.9, spread=12, inset=SPEC.prefix - 1)
+    entries = with_rules(drawn, 0.8, depth)
+    bare = [replace(e, request=replace(e.request, sampling=unadjusted(e.request.sampling))) for e in entries]
+    right, plain = expected(SPEC, entries), expected(SPEC, bare)
+    ruled = [e.request for e in entries if e.request.grammar is not None]
+    assert sum(r.sampling.adjusts and right[r.id].tokens != plain[r.id].tokens for r in ruled) >= 3
+    with stage_on(device, depth, seed=depth) as (stage, refereed):
+        heard = stage.play(entries)
+        judge_all(heard, right, entries)
+        refereed.audit()
+    assert check_rules(entries, heard) >= 5
+
+
+def unadjusted(sampling):
+    plain = Sampling()
+    names = ("logit_bias", "banned", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    return replace(sampling, **{name: getattr(plain, name) for name in names})
 
 
 @pytest.mark.slow

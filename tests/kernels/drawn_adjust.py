@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
-from tests.kernels.drawn_rows import Scene, scene
+from tests.kernels.drawn_rows import Scene, scene, tables_of
 from torch import Tensor
 
 from gapless.constrain.table import TokenClass, build_table
@@ -26,6 +26,7 @@ class Adjusted:
     of: Scene
     words: Tensor
     biases: Tensor
+    seed: int
 
     def adjust(self, kernels: RowKernels | None, masked: bool) -> Tensor:
         """The logits after it, with kernels or by the plain lines."""
@@ -50,7 +51,9 @@ class Adjusted:
         spec = dataclasses.replace(of.model.spec)
         batch = Batch(*(getattr(of.batch, name).to(device) for name in Batch.__slots__))
         table = DeviceTable(build_table(spec.rules), device)
-        return Adjusted(Scene(of.model, table, store, batch), self.words.to(device), self.biases.to(device))
+        grammars = tables_of(self.seed, self.words.shape[1], table, device)
+        there = Scene(of.model, table, store, batch, grammars)
+        return Adjusted(there, self.words.to(device), self.biases.to(device), self.seed)
 
     def _adjuster(self, kernels: RowKernels | None) -> Adjuster:
         store = RowStore(*self.of.store.pages.shape, self.of.store.counts.device)
@@ -105,6 +108,14 @@ def adjusted_scene(seed: int, vocab: int, rows: int, device: torch.device) -> Ad
             if place // 4 % 2 == 0:
                 ids = ids[-1:]
                 biases[row, 1] = 2.5
+        if place % 4 == 2:  # all that its token table allows is banned, or all but one
+            store.counts[row, Count.ADJUSTED], store.counts[row, Count.DONE] = 2, 0
+            store.counts[row, Count.STATE], store.counts[row, Count.GRAMMAR] = 0, 1 + place // 4 % 3
+            store.counts[row, Count.GRAMMAR_STATE], store.counts[row, Count.LEFT] = place // 4 % 2, 50
+            own = of.grammars.masks(store.counts[row, None], torch.ones(1, vocab, dtype=torch.bool, device=device))
+            ids = own[0].nonzero()[:MAX_BIASED, 0]
+            ids, biases[row, 1:] = ids[place // 8 % 2 :], -torch.inf
+            of.batch.asked[place] = Asked.SAMPLE
         words[row, ids] |= torch.arange(1, len(ids) + 1, device=device) << BIAS
     of.batch.masks[rows // 2, :] = False
-    return Adjusted(of, words.int(), biases)
+    return Adjusted(of, words.int(), biases, seed)

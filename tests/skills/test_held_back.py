@@ -1,4 +1,4 @@
-"""Answers with stop strings, however tokens and bytes are cut: text, what is held back, and the tokens that are listed."""
+"""Answers with stop strings, however tokens and bytes are cut: text, what is held back, the tokens that are listed."""
 
 from __future__ import annotations
 
