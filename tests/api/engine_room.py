@@ -96,7 +96,8 @@ def submit(
     """Submit a request (a plain one by default)."""
     request = request or ask(0)
     channel = Channel(whole)
-    return Asked(request, channel, runner.submit(request.prompt, request.program, request.sampling, deadline, channel))
+    what = (request.prompt, request.program, request.sampling, deadline, channel)
+    return Asked(request, channel, runner.submit(*what, grammar=request.grammar))
 
 
 def within(work: Callable[[], None], seconds: float = PATIENCE) -> None:

@@ -29,7 +29,9 @@ class Device(SimDevice):
     """See the module."""
 
     def __init__(self, manner: str) -> None:
-        super().__init__(limits_of(SPEC, 2, rows=ROWS, pages=2000), table_of(SPEC), SPEC, SimClock())
+        super().__init__(
+            limits_of(SPEC, 2, rows=ROWS, pages=2000, grammars=2, numbers=1000), table_of(SPEC), SPEC, SimClock()
+        )
         self._manner = manner
         self._waits = 0
 

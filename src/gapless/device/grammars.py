@@ -3,7 +3,8 @@
 In: tables on their way (`GrammarLoad`), and per step where rows stand. Out: which ids each may take, and where the one
 it took leads. Row for row the same as `constrain.tokens.TokenWalker`, which is the specification; no Python branch
 depends on a tensor's content. Who has which slot, and that nobody writes one which a step in flight reads, is the
-engine's to see to (I5).
+engine's to see to (I5). A state that a slot's table does not have counts as its last one, so that a row whose table
+never came reads nothing that is not there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ SPAN = 3
 _WORDS = SPAN * 8 // 2
 FAR = 2**30
 """More tokens than any answer has."""
+SPARE = 2**16
+"""Numbers behind all others, as many as a state could have: for a row whose table never came."""
 BITS = 0xFFFF
 """Of a class: it is unsigned, though its tensor is not."""
 
@@ -38,7 +41,7 @@ def packed(load: GrammarLoad) -> npt.NDArray[np.int16]:
 
 def grammar_memory(limits: DeviceLimits) -> int:
     """Bytes of all slots, the empty one included, and their room."""
-    return (limits.grammars + 1) * (2 * limits.vocab + 8 * SPAN) + 2 * (limits.grammar_numbers + 1)
+    return (limits.grammars + 1) * (2 * limits.vocab + 8 * SPAN) + 2 * (limits.grammar_numbers + SPARE)
 
 
 class DeviceGrammars:
@@ -48,7 +51,7 @@ class DeviceGrammars:
         slots, self._vocab = limits.grammars + 1, limits.vocab
         self.all = Grammars(
             classes=torch.zeros((slots, limits.vocab), dtype=torch.int16, device=device),
-            numbers=torch.empty(limits.grammar_numbers + 1, dtype=torch.int16, device=device),  # untouched until used
+            numbers=torch.empty(limits.grammar_numbers + SPARE, dtype=torch.int16, device=device),  # touched when used
             spans=torch.zeros((slots, SPAN), dtype=torch.int64, device=device),
             answers=table.answers,
         )
@@ -57,9 +60,9 @@ class DeviceGrammars:
     def load(self, slot: int, first: int, packed: Tensor) -> None:
         """Put a table, int16 [n] as `packed` makes it, into a slot, its numbers from `first` on. In stream order."""
         span, classes, numbers = torch.split(packed, [_WORDS, self._vocab, len(packed) - _WORDS - self._vocab])
-        self.all.spans[slot].copy_(span.view(torch.int64))
         self.all.classes[slot].copy_(classes)
         self.all.numbers[first : first + len(numbers)].copy_(numbers)
+        self.all.spans[slot].copy_(span.view(torch.int64))
 
     def ruled(self, counts: Tensor) -> Tensor:
         """Counts int64 [B, ...] of rows -> bool [B]: whose next token a table says."""
@@ -71,17 +74,20 @@ class DeviceGrammars:
         of, ruled = self.all, self.ruled(counts)
         slot, state, left = (counts[:, column] for column in (Count.GRAMMAR, Count.GRAMMAR_STATE, Count.LEFT))
         first, width, states = of.spans[slot].unbind(1)
-        distances = first + states * width
+        distances, last = first + states * width, (states - 1).clamp(min=0)
+        state = torch.minimum(state, last)
         classes = of.classes[slot].long() & BITS
         to = of.numbers[(first + state * width)[:, None] + classes].long()
         to = torch.where(ruled[:, None], to, -1)
         left = torch.where(of.numbers[distances + state] + 1 <= left, left, FAR)
-        after = of.numbers[distances[:, None] + to.clamp(min=0)].long()
+        after = of.numbers[distances[:, None] + torch.minimum(to.clamp(min=0), last[:, None])].long()
         return torch.where(ruled[:, None], (to >= 0) & ((classes == END) | (after + 2 <= left[:, None])), others)
 
     def advance(self, counts: Tensor, token: Tensor) -> Tensor:
         """The states of rows behind `token` int64 [B], one that each may take."""
         of, state = self.all, counts[:, Count.GRAMMAR_STATE]
-        first, width, _ = of.spans[counts[:, Count.GRAMMAR]].unbind(1)
+        first, width, states = of.spans[counts[:, Count.GRAMMAR]].unbind(1)
+        last = (states - 1).clamp(min=0)
         cls = of.classes[counts[:, Count.GRAMMAR], token].long() & BITS
-        return torch.where(self.ruled(counts), of.numbers[first + state * width + cls].long(), state)
+        to = of.numbers[first + torch.minimum(state, last) * width + cls].long()
+        return torch.where(self.ruled(counts), torch.minimum(to.clamp(min=0), last), state)
