@@ -14,6 +14,7 @@ import pytest
 from tests.serve.serving import ROOT, Served
 from tests.serve.test_openai_client import SHOWN, asks
 
+pytestmark = pytest.mark.slow
 COLD = {"temperature": 0}
 
 
@@ -80,7 +81,6 @@ SCHEMAS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("process", ["off", "on"])
 def test_thirty_rules_leaving_clients_and_a_server_that_starts_again(tmp_path, process):
     for turn in range(2):
@@ -124,7 +124,6 @@ def test_thirty_rules_leaving_clients_and_a_server_that_starts_again(tmp_path, p
         assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.slow
 def test_a_server_that_is_stopped_while_it_compiles_ends_at_once(tmp_path):
     server = Served("glint", tmp_path / "log", "--drain-timeout", "0.1")
     try:
