@@ -17,8 +17,8 @@ Constraints = Literal["device", "host"]
 
 MOST_BYTES = 2**50
 """More than any machine has."""
-GRAMMAR_MEMORY = 32 * 2**20
-"""As much as the largest table that is compiled."""
+GRAMMAR_MEMORY = 64 * 2**20
+"""Twice as much as the largest table that is compiled."""
 PICTURE_CACHE = 256 * 2**20
 """Bytes of decoded pictures that are kept, unless the caller says otherwise: about fifty large ones."""
 
@@ -38,7 +38,7 @@ class EngineConfig:
     adapters: int = 0
     """Slots for LoRA adapters on the device, each of `adapter_rank`; 0 leaves adapters out altogether."""
     adapter_rank: int = 0
-    grammars: int = 32
+    grammars: int = 64
     """Slots for token tables on the device: so many different rules may be followed at once. 0 leaves them out."""
     grammar_memory: int = GRAMMAR_MEMORY
     """Bytes for their states, shared by all; the classes of their ids lie beside it, two bytes an id and slot."""

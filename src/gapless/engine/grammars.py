@@ -143,7 +143,7 @@ def check_grammar(request: Request, limits: DeviceLimits) -> None:
         raise RequestTooLarge(
             f"the rule's table takes {2 * table.numbers} bytes ({table.states} states, {table.following.shape[1]} "
             f"kinds of token); the engine has {2 * limits.grammar_numbers} for {limits.grammars} tables in all; make "
-            "the rule smaller, or raise grammar_memory",
+            "the rule smaller (lower maxLength, maxItems, repetitions)",
             param="grammar",
         )
     if table.fewest > most:
