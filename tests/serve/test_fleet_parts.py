@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from gapless.cli.main import main
 from gapless.errors import InvalidAdapter, InvalidRequest
 from gapless.serve.fleet import engine_options, front_options, gpus_of, places_of, read_fleet, target_of
 from gapless.serve.fleet_adapters import FleetAdapters
 from gapless.serve.fleet_metrics import front_families, merged
+from gapless.serve.ray_run import with_replicas
 from gapless.serve.scaling import QueueAndBubble, Told, idle_share, wanted
 
 SERVE = Path(__file__).resolve().parents[2] / "src" / "gapless" / "serve"
@@ -33,7 +34,6 @@ def test_ray_is_imported_by_its_own_files_alone():
         names |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
         rays = {name for name in names if name.partition(".")[0] == "ray"}
         assert not rays or path.name in ("ray_app.py", "ray_router.py"), path
-    assert "ray" not in sys.modules
 
 
 def test_an_engine_has_a_gpu_and_glint_has_none():
@@ -165,6 +165,7 @@ class Shelf:
 
     def __init__(self):
         self.loaded, self.calls = {}, []
+        self.desk = SimpleNamespace(context=SimpleNamespace(name="glint"))
 
     async def load_adapter(self, name, path):
         self.calls.append((name, path))
@@ -179,12 +180,13 @@ class Shelf:
 def test_an_adapter_that_one_engine_knows_is_found_by_the_others(tmp_path, caplog):
     for name in ("cats", "dogs", "broken"):
         (tmp_path / name).mkdir()
-    (tmp_path / "given").mkdir()
+    for name in ("given", "glint"):
+        (tmp_path / name).mkdir()
     engine = Shelf()
 
     async def all_of_it():
         adapters = FleetAdapters(engine, tmp_path, {})
-        await adapters.find(("cats", "../cats", "nobody", "", "a" * 99))
+        await adapters.find(("cats", "../cats", "glint", "nobody", "", "a" * 99))
         await adapters.find(("cats", "broken"))
         assert engine.calls == [("cats", str(tmp_path / "cats")), ("broken", str(tmp_path / "broken"))]
         await adapters.find_all()
@@ -211,3 +213,27 @@ def test_adapters_of_the_configuration_come_and_go(tmp_path):
         assert engine.loaded == {"two": paths["new"]}
 
     asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--replicas", "2"], "give --ray too"),
+        (["--ray", "--replicas", "many"], "write a number, or two like 1:4"),
+        (["--ray", "--replicas", "3:2"], "max_replicas is 2"),
+        (["--ray", "--port", "0"], "take no free port"),
+        (["--ray", "--device", "cuda:0"], "say cuda or auto"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_told_before_ray_is_looked_for(words, said, monkeypatch, capsys):
+    monkeypatch.setattr("gapless.cli.serve.NEEDED_BY_RAY", ())
+    assert main(["serve", *words]) > 0
+    assert said in capsys.readouterr().err
+
+
+def test_the_extra_is_named_where_ray_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr("gapless.cli.serve.NEEDED_BY_RAY", ("no_such_package",))
+    assert main(["serve", "--ray"]) == 1
+    assert "[ray]" in capsys.readouterr().err
+    assert with_replicas({"fleet": {"gpus": 1}}, "1:4")["fleet"] == {"gpus": 1, "min_replicas": 1, "max_replicas": 4}
+    assert with_replicas({"port": 1}, None) == {"port": 1}

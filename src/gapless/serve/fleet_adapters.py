@@ -43,7 +43,8 @@ class FleetAdapters:
         """Load those of these names that are unknown here and in the folder. One that cannot be loaded is logged."""
         if self._folder is None:
             return
-        missing = [name for name in names if name not in self._paths and self._in_folder(name)]
+        unknown = [name for name in names if name not in self._paths and name != self._vlm.desk.context.name]
+        missing = await asyncio.to_thread(self._in_folder_of, unknown) if unknown else []
         if not missing:
             return
         async with self._turn:
@@ -62,6 +63,9 @@ class FleetAdapters:
         if self._paths.get(name) != path:
             await self._vlm.load_adapter(name, path)
             self._paths[name] = path
+
+    def _in_folder_of(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if self._in_folder(name)]
 
     def _in_folder(self, name: str) -> bool:
         """Whether the folder has it; a name is never a path."""

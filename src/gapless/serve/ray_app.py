@@ -4,13 +4,15 @@ In: `app_builder`'s arguments (see `fleet.read_fleet`). Out: an application for 
 `import_path: gapless.serve.ray_app:app_builder`. Both deployments reuse the server as it is: an engine runs `make_app`
 without a socket (`Hosted`), a front has the same `Door` before `Forward`. Needs the extra `ray`.
 
-Invariants: a replica takes requests only when its model is loaded; it is healthy if it generates; its adapters are
-those of `user_config` and of `adapters_folder`, whichever replica was asked first.
+Invariants: a replica takes requests only when its model is loaded; it is healthy if it generates, and ends with its
+engine; its adapters are those of `user_config` and of `adapters_folder`, whichever replica was asked first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -22,6 +24,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp, Message
 
+from gapless.errors import EngineClosed
 from gapless.serve.app import make_app
 from gapless.serve.door import Door
 from gapless.serve.engine import Engine
@@ -34,7 +37,7 @@ from gapless.serve.limits import Gate
 from gapless.serve.log import log_to_stderr
 from gapless.serve.memory import give_back_large_blocks
 from gapless.serve.metrics import METRICS, Visits
-from gapless.serve.process import load_model
+from gapless.serve.process import FAILED, LAST_WORDS, load_model
 from gapless.serve.scaling import Told, idle_share
 from gapless.serve.settings import ServerSettings
 
@@ -44,6 +47,8 @@ LOOK = 0.1
 """Seconds between two looks at a model that loads."""
 SCRAPE = 10.0
 """Seconds that engines have to tell their metrics."""
+
+_log = logging.getLogger("gapless.serve")
 
 
 class Unwatched:
@@ -85,6 +90,7 @@ class EngineReplica:
         self._adapters = FleetAdapters(self._engine.vlm(), fleet.adapters_folder, settings.adapters)
         await self._adapters.find_all()
         self._seen = (monotonic(), 0.0)
+        self._watch = asyncio.ensure_future(self._end_with_engine())
 
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
         """A new `user_config`: adapters come and go while requests run."""
@@ -97,6 +103,15 @@ class EngineReplica:
         async with aclosing(self._hosted.answer(call)) as messages:
             async for message in messages:
                 yield message
+
+    async def _end_with_engine(self) -> None:
+        """The process ends when its engine has died, as a server's does: Ray starts another one at once, instead of
+        after some failed looks at this one's health."""
+        while (death := self._engine.death()) is None or isinstance(death, EngineClosed):
+            await asyncio.sleep(LOOK)
+        _log.error("the engine of replica %s died: %s", self.replica, death)
+        await asyncio.sleep(LAST_WORDS)
+        os._exit(FAILED)
 
     async def check_health(self) -> None:
         """What /health/generate does. Raises where that fails; Ray then replaces the replica."""
@@ -128,7 +143,8 @@ class EngineReplica:
 
     async def __del__(self) -> None:
         """Ray calls this when the last request is over."""
-        if hasattr(self, "_hosted"):
+        if hasattr(self, "_watch"):
+            self._watch.cancel()
             await self._hosted.stop()
 
 
