@@ -85,6 +85,7 @@ def test_the_kubernetes_manifest_fits_itself():
     worker = pods[1]["containers"][0]["resources"]["limits"]
     assert worker["nvidia.com/gpu"] == "1" and pods[1]["terminationGracePeriodSeconds"] > args["drain_timeout"]
     assert all(isinstance(value, str) for value in cluster["headGroupSpec"]["rayStartParams"].values())
+    assert cluster["authOptions"] == {"mode": "token"}
     extra = re.search(r'"ray\[serve\]>=([\d.]+),', (ROOT / "pyproject.toml").read_text())[1]
     assert cluster["rayVersion"].startswith(extra)
 
@@ -98,10 +99,11 @@ def test_the_cluster_file_fits_the_others():
         ]
     )
     assert cluster["max_workers"] == len(cluster["provider"]["worker_ips"])
-    assert all((ROOT / source).is_file() for source in cluster["file_mounts"].values())
+    sources = [source for source in cluster["file_mounts"].values() if not source.startswith("~")]
+    assert sources and all((ROOT / source).is_file() for source in sources)
     assert "ARG EXTRA=serve" in (ROOT / "Dockerfile").read_text() and '".[$EXTRA]"' in (ROOT / "Dockerfile").read_text()
     commands = cluster["head_start_ray_commands"] + cluster["worker_start_ray_commands"]
-    assert sum("ray start" in command for command in commands) == 2
+    assert sum("RAY_AUTH_MODE=token ray start" in command for command in commands) == 2
 
 
 @pytest.mark.slow

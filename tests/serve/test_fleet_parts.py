@@ -14,6 +14,7 @@ from gapless.cli.main import main
 from gapless.errors import InvalidAdapter, InvalidRequest
 from gapless.serve.fleet import engine_options, front_options, gpus_of, places_of, read_fleet, target_of
 from gapless.serve.fleet_adapters import FleetAdapters
+from gapless.serve.fleet_health import check_generates
 from gapless.serve.fleet_metrics import front_families, merged
 from gapless.serve.ray_run import with_replicas
 from gapless.serve.scaling import QueueAndBubble, Told, idle_share, wanted
@@ -213,6 +214,31 @@ def test_adapters_of_the_configuration_come_and_go(tmp_path):
         assert engine.loaded == {"two": paths["new"]}
 
     asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize(
+    ("status", "late", "counts", "error"),
+    [
+        (200, False, [5, 5], None),
+        (503, False, [5, 9], "the answer is 503: b'gone'"),
+        (200, True, [5, 6], None),
+        (200, True, [5, 5], "no token was generated within 0.01 seconds"),
+    ],
+)
+def test_an_engine_is_healthy_if_tokens_come(status, late, counts, error):
+    async def probe():
+        await asyncio.sleep(60 if late else 0)
+        return status, b"gone"
+
+    async def tokens():
+        return counts.pop(0)
+
+    checking = check_generates(probe, tokens, 0.01 if late else 30)
+    if error is None:
+        asyncio.run(checking)
+    else:
+        with pytest.raises(RuntimeError, match=error):
+            asyncio.run(checking)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ AGAIN = {503: "refused", 429: "full"}
 """Statuses of one engine that another one need not have."""
 PAUSE = 0.2
 """Seconds before the second attempt; twice as many before the third."""
+MARGIN = 5.0
+"""Seconds beyond a request's own time, in which its engine says that it is over."""
 REPLICA = "gapless.replica"
 """The type of an answer's first message, which says whose it is."""
 HEADER = b"x-gapless-replica"
@@ -66,7 +68,7 @@ class Forward:
             await _send_metrics(await self._metrics(), send)
             return
         body = await read_bytes(request, self._limits) if scope["method"] == "POST" else b""
-        relay = Relay(self._fleet, self.counts, scope, send, self._limits.request_timeout)
+        relay = Relay(self._fleet, self.counts, scope, send, self._limits.request_timeout + MARGIN)
         working = asyncio.ensure_future(relay.run(_call(scope, body)))
         leaving = asyncio.ensure_future(gone(receive))
         try:

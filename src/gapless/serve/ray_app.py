@@ -30,6 +30,7 @@ from gapless.serve.door import Door
 from gapless.serve.engine import Engine
 from gapless.serve.fleet import ENGINE, FRONT, FleetSettings, engine_options, front_options, places_of, read_fleet
 from gapless.serve.fleet_adapters import FleetAdapters
+from gapless.serve.fleet_health import check_generates
 from gapless.serve.fleet_metrics import front_families, merged
 from gapless.serve.forward import REPLICA, EngineLost, Forward
 from gapless.serve.hosted import Call, Hosted
@@ -45,6 +46,8 @@ PROBE = "/health/generate"
 MODELS = "/v1/models"
 LOOK = 0.1
 """Seconds between two looks at a model that loads."""
+PATIENT = 0.8
+"""Of the time that Ray gives a look at a replica's health, what the probe gets."""
 SCRAPE = 10.0
 """Seconds that engines have to tell their metrics."""
 
@@ -72,6 +75,7 @@ class EngineReplica:
         self.replica = serve.get_replica_context().replica_id.unique_id
         give_back_large_blocks()
         self._key = settings.keys()[:1]
+        self._patience = PATIENT * fleet.health_timeout
         self._engine = Engine(partial(load_model, settings), Unwatched())
         app = make_app(
             self._engine,
@@ -114,10 +118,12 @@ class EngineReplica:
         os._exit(FAILED)
 
     async def check_health(self) -> None:
-        """What /health/generate does. Raises where that fails; Ray then replaces the replica."""
-        status, body = await self._get(PROBE)
-        if status != 200:
-            raise RuntimeError(f"{PROBE} says {status}: {body[:500]!r}")
+        """What /health/generate does, see `check_generates`. Raises where that fails; Ray then replaces the replica."""
+        await check_generates(partial(self._get, PROBE), self._tokens, self._patience)
+
+    async def _tokens(self) -> int:
+        snapshot = await asyncio.to_thread(self._engine.snapshot)
+        return 0 if snapshot is None else snapshot[0].accounting.counters.tokens
 
     async def metrics(self) -> tuple[str, str]:
         """This replica's id, and what /metrics says."""
