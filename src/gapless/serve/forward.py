@@ -30,6 +30,8 @@ AGAIN = {503: "refused", 429: "full"}
 """Statuses of one engine that another one need not have."""
 PAUSE = 0.2
 """Seconds before the second attempt; twice as many before the third."""
+LARGE = 2**20
+"""Bytes of a body that are looked at aside: others wait meanwhile."""
 MARGIN = 5.0
 """Seconds beyond a request's own time, in which its engine says that it is over."""
 REPLICA = "gapless.replica"
@@ -68,8 +70,9 @@ class Forward:
             await _send_metrics(await self._metrics(), send)
             return
         body = await read_bytes(request, self._limits) if scope["method"] == "POST" else b""
+        call = await asyncio.to_thread(_call, scope, body) if len(body) > LARGE else _call(scope, body)
         relay = Relay(self._fleet, self.counts, scope, send, self._limits.request_timeout + MARGIN)
-        working = asyncio.ensure_future(relay.run(_call(scope, body)))
+        working = asyncio.ensure_future(relay.run(call))
         leaving = asyncio.ensure_future(gone(receive))
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
