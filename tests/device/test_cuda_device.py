@@ -326,7 +326,7 @@ def test_buckets_that_hold_no_full_step_are_refused():
 def test_the_plan_counts_what_was_captured():
     runtime = InlineRuntime()
     device = cuda_device(runtime=runtime, cuda=CudaDeviceConfig(buckets=(2, 8)))
-    assert device.plan.graphs == runtime.captured == 2 * 2 + 2 * 2 * 7 + 2 * 3 + 3
-    assert "41 graphs" in str(device.plan)
+    assert device.plan.graphs == runtime.captured == 2 * 2 + 2 * 2 * 8 + 2 * 3 + 3
+    assert "45 graphs" in str(device.plan)
     device.close()
     assert cuda_device(cuda=CudaDeviceConfig(graphs=False)).plan.graphs == 0

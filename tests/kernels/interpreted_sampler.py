@@ -46,7 +46,7 @@ def same(of: Scene, kind: TailKind) -> Tensor:
         (1, 64, 14, MASKED),
         (3, 64, 14, KINDS[1]),
         (5, 64, 26, RULED[0]),
-        (6, 64, 26, RULED[1]),
+        (6, 64, 26, RULED[2]),
         *(pytest.param(2, 3000, 26, kind, marks=pytest.mark.slow) for kind in (*FULL, *RULED)),
     ],
 )

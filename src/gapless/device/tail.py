@@ -65,8 +65,12 @@ KINDS = (
     TailKind(full=True),
     TailKind(full=True, spatial=True),
 )
-RULED = (TailKind(ruled=True), TailKind(full=True, spatial=True, ruled=True))
-"""With token tables: where all are greedy and none carries a value, and one that can do all."""
+RULED = (
+    TailKind(ruled=True),
+    TailKind(full=True, ruled=True),
+    TailKind(full=True, spatial=True, ruled=True),
+)
+"""With token tables: where all are greedy, where none carries a value, and one that can do all."""
 MASKED = TailKind(full=True, spatial=True, masked=True)
 """Rows with host masks are few and wait anyway: one kind that can do all serves them."""
 
@@ -213,7 +217,8 @@ class Needs:
         """What a batch of these rows, int64 [n], may need."""
         if rows is not self._sampled[0]:
             full, spatial, adjusted = (bool(own[rows].any()) for own in (self._full, self._spatial, self._adjusted))
-            kind = RULED[full or spatial] if self._ruled[rows].any() else TailKind(full, spatial)
+            ruled = bool(self._ruled[rows].any())
+            kind = RULED[2 if spatial else full] if ruled else TailKind(full, spatial)
             self._sampled = rows, kind._replace(adjusted=adjusted)
         return self._sampled[1]
 
