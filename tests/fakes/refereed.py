@@ -73,6 +73,10 @@ class Refereed:
         self.referee.after_wait(step, rows, arrival)
         return arrival
 
+    def watch(self, steps: int) -> None:
+        """See `Device`."""
+        self.device.watch(steps)
+
     def release(self, ref: RowRef) -> None:
         """See `Device`."""
         self.referee.release(ref)

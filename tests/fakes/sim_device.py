@@ -198,6 +198,9 @@ class SimDevice:
         self._log("commit", step, rows, landed, self._clock.now())
         return arrival
 
+    def watch(self, steps: int) -> None:
+        pass
+
     def release(self, ref: RowRef) -> None:
         """See `Device`."""
         with self._judged():

@@ -135,7 +135,8 @@ def test_s_shu_02_what_outlasts_the_drain_is_ended_and_told(endless_folder, tmp_
     server = Served(endless_folder, tmp_path / "log", "--drain-timeout", "0.3", "--host", "0.0.0.0", port=free_port)
     try:
         server.said("asks for no key: set GAPLESS_API_KEYS_FILE")
-        server.said(f"ready at http://0.0.0.0:{free_port}/v1; try: curl http://127.0.0.1:{free_port}/v1/query")
+        here = f"http://127.0.0.1:{free_port}"
+        server.said(f"ready at http://0.0.0.0:{free_port}/v1; open {here} in a browser; try: curl {here}/v1/query")
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as silent:
             silent.sendall(b"POST /v1/query HTTP/1.1\r\nHost: a\r\n")  # never finishes its headers
             half = server.begin_half(LONG)

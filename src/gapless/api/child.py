@@ -49,8 +49,8 @@ class SocketMailbox:
         self.closing = False
         self.shelf = shelf
         self.hasty = False
-        self.asked = 0
-        """How many `Totals` are owed."""
+        self.asked: list[wire.Tell] = []
+        """For which `Totals` are owed."""
         self.pins: list[wire.Pin] = []
         """Those that the engine was not told of."""
         self.open: set[int] = set()
@@ -110,8 +110,8 @@ class SocketMailbox:
                     self.shelf.discard(key)
                 case wire.Pin() as pin:
                     self.pins.append(pin)
-                case wire.Tell():
-                    self.asked += 1
+                case wire.Tell() as tell:
+                    self.asked.append(tell)
                 case wire.Close(drain=drain):
                     self.closing, self.hasty = True, self.hasty or not drain
                 case wire.Open():
@@ -193,9 +193,10 @@ class EngineLoop:
             self._line.send(wire.Report(tuple(map(wire.News.of, emissions)), freed, talk))
         for answer in self.shelf.take_answers():
             self._line.send(answer)
-        for _ in range(self._mailbox.asked):
-            self._line.send(wire.Totals(self.totals(), self._engine.standing()))
-        self._mailbox.asked = 0
+        for tell in self._mailbox.asked:
+            steps = self._engine.watch(tell.watch) if tell.watch else ()
+            self._line.send(wire.Totals(self.totals(), self._engine.standing(), steps))
+        self._mailbox.asked.clear()
 
     def _rest(self) -> None:
         """Sleep until there is news; for a moment if an adapter is being read, or something still refers to a picture

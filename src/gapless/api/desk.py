@@ -23,6 +23,7 @@ from gapless.images.data_url import picture_bytes
 from gapless.images.decode import PictureSource
 from gapless.images.picture import cut_here, mirrored
 from gapless.observe.accounting import Accounting, Snapshot
+from gapless.observe.steps import StepTimes
 from gapless.records import Picture, Prompt, Sampling, TokenTable
 from gapless.skills.base import Ask, SkillContext, pictured, user_text
 from gapless.skills.caption import caption
@@ -92,6 +93,11 @@ class EngineHandle(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The same, with what is held now and how requests ended. Never fails; may wait for a moment."""
+        ...
+
+    def watch(self, steps: int) -> tuple[Snapshot, tuple[StepTimes, ...]]:
+        """A snapshot with the steps that were watched since the last call; the next `steps` are. For one watcher, who
+        shares what it is told; may wait for a moment."""
         ...
 
     def now(self) -> float:

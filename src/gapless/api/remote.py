@@ -31,12 +31,14 @@ from gapless.api.arena import room_for
 from gapless.api.channel import Channel
 from gapless.api.remote_shelf import RemoteShelf
 from gapless.api.remote_tables import RemoteTables
+from gapless.api.remote_totals import Totals
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, overdue
 from gapless.locks import Lock
-from gapless.observe.accounting import Accounting, Snapshot, Standing
+from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
+from gapless.observe.steps import StepTimes
 from gapless.records import Emission, Finish, Prompt, Request, Sampling, TokenTable
 
 TOTALS_WAIT = 5.0
@@ -59,9 +61,8 @@ class RemoteRunner:
         self._ids = itertools.count(1)
         self._lock = Lock()
         self._open: dict[int, Channel] = {}
-        self._totals, self._standing = ready.totals, Standing()
+        self._totals = Totals(ready.totals)
         self._answers = Answers()
-        self._asked: deque[SimpleQueue[None]] = deque()
         self._orders: SimpleQueue[Request | int | wire.Tell | wire.Shelve | wire.Discard | wire.Pin] = SimpleQueue()
         """Requests, ids to cancel, wishes for totals, adapters to load and to discard, pictures to pin."""
         self._shelf, self._tables = RemoteShelf(ready.adapters), RemoteTables()
@@ -94,21 +95,26 @@ class RemoteRunner:
     def accounting(self) -> Accounting:
         """What the engine and its device did since the start; of an engine that has ended, as far as it told."""
         self._ask(TOTALS_WAIT)
-        return self._totals
+        return self._totals.accounting
 
     def snapshot(self) -> Snapshot:
         """See `EngineHandle.snapshot`; the engine's part is its last one if it is long at a step."""
-        self._ask(SNAPSHOT_WAIT)
-        return Snapshot.of(self._totals, self._standing, self._answers.endings(), len(self._open))
+        return self.watch(0)[0]
 
-    def _ask(self, patience: float) -> None:
+    def watch(self, steps: int) -> tuple[Snapshot, tuple[StepTimes, ...]]:
+        """See `EngineHandle.watch`."""
+        self._ask(SNAPSHOT_WAIT, steps)
+        told = self._totals
+        snapshot = Snapshot.of(told.accounting, told.standing, self._answers.endings(), len(self._open))
+        return snapshot, told.steps() if steps else ()
+
+    def _ask(self, patience: float, watch: int = 0) -> None:
         """Bring the totals up to date, if the engine says them in so many seconds."""
-        answer: SimpleQueue[None] = SimpleQueue()
         with self._lock:
             if self._over:
                 return
-            self._asked.append(answer)
-            self._orders.put(wire.Tell())
+            answer = self._totals.ask()
+            self._orders.put(wire.Tell(watch))
         self._wake()
         with suppress(Empty):
             answer.get(timeout=patience)
@@ -282,11 +288,10 @@ class RemoteRunner:
                 with self._lock:
                     if (old := self._shelf.answered(said)) is not None:
                         self._orders.put(old)
-            case wire.Totals(totals=totals, standing=standing):
-                self._totals, self._standing = totals, standing
-                self._asked.popleft().put(None)
+            case wire.Totals() as told:
+                self._totals.heard(told)
             case wire.Bye(totals=totals):
-                self._totals = totals
+                self._totals.accounting = totals
                 self._end(None)
             case wire.Died(error=note):
                 self._end(note.error(RuntimeError))
@@ -377,10 +382,8 @@ class RemoteRunner:
                 return
             self._cause, self._closing, self._over = cause, True, True
             left, self._open = self._open, {}
-            asked, self._asked = self._asked, deque()
         self._pending.clear()
-        for answer in asked:
-            answer.put(None)
+        self._totals.end()
         self._shelf.end(error)
         for request_id, channel in left.items():
             finish = Finish(NOTHING, error=error)

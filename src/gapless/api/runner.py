@@ -34,6 +34,7 @@ from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.meter import Part
+from gapless.observe.steps import StepTimes
 from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling, Talk, TokenTable
 
 EXIT_GRACE = 10.0
@@ -80,6 +81,11 @@ class Runner:
     def snapshot(self) -> Snapshot:
         """The same, with what is held now and how requests ended. Waits for nothing."""
         return Snapshot.of(self.accounting(), self._engine.standing(), self._answers.endings(), len(self._open))
+
+    def watch(self, steps: int) -> tuple[Snapshot, tuple[StepTimes, ...]]:
+        """See `EngineHandle.watch`. Waits for nothing."""
+        watched = self._engine.watch(steps)
+        return self.snapshot(), watched
 
     def now(self) -> float:
         """Seconds on the loop's clock, for deadlines."""

@@ -21,6 +21,7 @@ from gapless.api.arena import Region
 from gapless.config import Opening
 from gapless.errors import GaplessError, RequestFailed
 from gapless.observe.accounting import Accounting, Standing
+from gapless.observe.steps import StepTimes
 from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Talk, Token, TokenTable
 
 LINGER = 2000
@@ -224,7 +225,9 @@ class Pin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
-    """Send `Totals`."""
+    """Send `Totals`. `watch`: also the steps that were watched so far, and watch so many more; 0 leaves that as it is."""
+
+    watch: int = 0
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
@@ -291,6 +294,7 @@ class Totals(msgspec.Struct, frozen=True, tag=True):
 
     totals: Accounting
     standing: Standing
+    steps: tuple[StepTimes, ...] = ()
 
 
 class Bye(msgspec.Struct, frozen=True, tag=True):

@@ -58,6 +58,9 @@ class NullDevice:
         records = self._reader.read(lines, step.id, step.rows)
         return Arrival(step.id, records, self._time - 1.0, self._time, landed=landed)
 
+    def watch(self, steps: int) -> None:
+        """See `Device`."""
+
     def release(self, ref: RowRef) -> None:
         """Rows hold nothing here."""
 

@@ -117,6 +117,10 @@ class Watch:
         self.settled_rows[len(step.rows)] += step.kind is StepKind.DECODE
         return arrival
 
+    def watch(self, steps: int) -> None:
+        """See `Device`."""
+        self.device.watch(steps)
+
     def release(self, ref: RowRef) -> None:
         """See `Device`."""
         self.calls["release"] += 1

@@ -50,6 +50,7 @@ CorsOrigins = Annotated[
         "--cors-origins", metavar="URL,...", rich_help_panel=LISTEN, help="Pages that may ask from a browser; * is all."
     ),
 ]
+UI = Annotated[bool | None, typer.Option(" /--no-ui", rich_help_panel=LISTEN, help="Without the page for people at /.")]
 Config = Annotated[
     Path | None, typer.Option("--config", help="A YAML file with settings by their names; flags and variables win.")
 ]
@@ -197,6 +198,7 @@ def serve(
     port: Port = None,
     api_keys_file: KeysFile = None,
     cors_origins: CorsOrigins = None,
+    ui: UI = None,
     max_requests: MaxRequests = None,
     rate_limit: RateLimit = None,
     rate_burst: RateBurst = None,

@@ -61,6 +61,11 @@ class Device(Protocol):
         """
         ...
 
+    def watch(self, steps: int) -> None:
+        """The arrivals of about so many more steps are to say in `spans` where forward ended and sampling began; others
+        need not. The one call that any thread may make: it sets a number."""
+        ...
+
     def release(self, ref: RowRef) -> None:
         """The row's life is over (no step in flight holds it); the device may forget it. Never blocks."""
         ...

@@ -115,6 +115,10 @@ class CudaDevice:
         with self.runtime.setting_up(), torch.inference_mode():
             self.costs = measured(self.program, self.graphs, on_gpu(self.runtime))
 
+    def watch(self, steps: int) -> None:
+        """See `Device`."""
+        self._watch.close = steps
+
     def launch(self, step: Step) -> None:
         """See `Device`. Raises `InvariantBroken` if the slot's records were not read (I4), or a host-masked row would
         be sampled without its mask (I7); what goes wrong while it is enqueued is raised by `wait`."""

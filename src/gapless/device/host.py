@@ -62,6 +62,9 @@ class HostDevice:
         """Sizes the ledgers are built from."""
         return self._limits
 
+    def watch(self, steps: int) -> None:
+        """See `Device`; its arrivals always say it."""
+
     def launch(self, step: Step) -> None:
         """See `Device`. Raises `InvariantBroken` if the slot's records were not read (I4), or a host-masked row would
         be sampled without its mask (I7)."""

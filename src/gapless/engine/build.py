@@ -28,6 +28,7 @@ from gapless.engine.sequence import Roster
 from gapless.errors import InvariantBroken
 from gapless.observe.accounting import Standing
 from gapless.observe.recording import meter_for
+from gapless.observe.steps import StepTimes
 from gapless.records import Clock
 
 
@@ -101,6 +102,12 @@ class Engine:
     def pin(self, picture: str, more: int) -> None:
         """So many more handles of a picture, by its digest, exist (or fewer). For the loop's thread, between ticks."""
         self.prefixes.pin(picture, more)
+
+    def watch(self, steps: int) -> tuple[StepTimes, ...]:
+        """The steps that were watched since the last call; so many more are. For any thread: nothing waits."""
+        self.meter.watched.left = steps
+        self.loop.device.watch(steps)
+        return self.meter.watched.take()
 
     def standing(self) -> Standing:
         """What is held now. For any thread: counts alone are read, each as it is at its moment."""

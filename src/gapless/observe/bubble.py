@@ -36,8 +36,8 @@ class Bubble:
     """Seconds of the longest step of all."""
     _last_end: float | None = None
 
-    def note(self, kind: StepKind, arrival: Arrival) -> None:
-        """Take one step's times."""
+    def note(self, kind: StepKind, arrival: Arrival) -> float:
+        """Take one step's times. Returns the idle seconds before and in it."""
         computed = arrival.ended - arrival.started - arrival.paused
         spent = self.kinds[kind]
         spent.steps += 1
@@ -45,7 +45,9 @@ class Bubble:
         self.longest = max(self.longest, computed)
         until = arrival.started if self._last_end is None else self._last_end
         self._last_end = max(until, arrival.ended)
-        self.idle += self._last_end - until - computed  # below 0 for a step within a pause that was counted before
+        idle = self._last_end - until - computed  # below 0 for a step within a pause that was counted before
+        self.idle += idle
+        return idle
 
     def rest(self) -> None:
         """There is no work: what follows until the next step is not idle time."""

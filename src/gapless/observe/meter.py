@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from gapless.observe.bubble import Bubble
 from gapless.observe.counters import Counters
+from gapless.observe.steps import Watched
 from gapless.records import Arrival, Clock, Step, StepKind
 
 
@@ -53,6 +54,7 @@ class Meter:
     def __init__(self, clock: Clock, depth: int) -> None:
         self.counters = Counters()
         self.bubble = Bubble()
+        self.watched = Watched()
         self.spent = [0.0] * len(Part)
         """Seconds by part."""
         self.held = [0.0] * (depth + 1)
@@ -88,7 +90,9 @@ class Meter:
         them is part of it. Returns the time."""
         now = self._now()
         self._turn(Part.COMMIT, step, arrival.landed if self._since <= arrival.landed <= now else now)
-        self.bubble.note(step.kind, arrival)
+        idle = self.bubble.note(step.kind, arrival)
+        if self.watched.left > 0:
+            self.watched.note(step, arrival, idle)
         self.counters.committed(step.kind, in_flight)
         return now
 

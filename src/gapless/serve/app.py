@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gapless import __version__
+from gapless.config import ImageLimits
 from gapless.errors import GaplessError
 from gapless.serve.door import Door
 from gapless.serve.engine import Engine
@@ -29,6 +30,7 @@ from gapless.serve.log import BackgroundLog
 from gapless.serve.metrics import MetricsRoutes, Visits
 from gapless.serve.moondream import MoondreamRoutes
 from gapless.serve.openai import OpenAIRoutes
+from gapless.serve.playground import PlaygroundRoutes
 
 CHAT = "/v1/chat/completions"
 OLDER_AND_NEWER = ("/v1/completions", "/v1/responses")
@@ -50,11 +52,13 @@ def make_app(
     threads: int = 4,
     log: BackgroundLog | None = None,
     origins: Sequence[str] = (),
+    playground: ImageLimits | None = None,
 ) -> Door:
     """Put the routes together. No page is served that would load anything from elsewhere.
 
     `threads`: how many bodies, pictures and texts are worked on at once. They are the event loop's default executor,
-    and nothing else uses that. `log`: whose losses the metrics tell. `origins`: see `Door`.
+    and nothing else uses that. `log`: whose losses the metrics tell. `origins`: see `Door`. `playground`: what its pictures
+    may be; None: there is none.
     """
     visits = Visits()
 
@@ -74,12 +78,15 @@ def make_app(
     app.include_router(OpenAIRoutes(engine, limits).router())
     app.include_router(HealthRoutes(engine, gate, limits, LoopClock()).router())
     app.include_router(MetricsRoutes(engine, gate, visits, log).router())
+    page = None if playground is None else PlaygroundRoutes(engine, gate, limits, playground)
+    if page is not None:
+        app.include_router(page.router())
     app.add_exception_handler(GaplessError, _refuse)
     app.add_exception_handler(Exception, _broken)
     app.add_exception_handler(HTTPException, _no_route)
     if keys:
         _tell_of_keys(app.openapi())
-    return Door(app, keys, gate, visits, rate, origins)
+    return Door(app, keys, gate, visits, rate, origins, () if page is None else page.files)
 
 
 def _tell_of_keys(document: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The first thing that a request meets: its id, its key, its place, and the line it leaves in the log.
 
-In: ASGI messages. Out: the same, with `X-Request-Id` on every response. Invariants: nothing but /health is answered
-without a key where keys are set, however its path is written; a place is held from before the body is read until after
+In: ASGI messages. Out: the same, with `X-Request-Id` on every response. Invariants: nothing but /health and the
+playground's files is answered without a key where keys are set, however its path is written; a place is held from before the body is read until after
 the last byte is sent; an exception becomes an error of one shape, and its text stays in the log.
 """
 
@@ -14,7 +14,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -97,7 +97,8 @@ class Visit:
 
 class Door:
     """An ASGI application in front of another one. `keys` empty: nobody is asked for one. `origins`: whose pages may
-    ask from a browser; a browser's own question about that (OPTIONS) has no key, and is answered without one."""
+    ask from a browser; a browser's own question about that (OPTIONS) has no key, and is answered without one. `open`:
+    paths that are the same for everybody, to be looked at without a key."""
 
     def __init__(
         self,
@@ -107,8 +108,10 @@ class Door:
         visits: Visits,
         rate: RateLimit | None = None,
         origins: Sequence[str] = (),
+        open: Collection[str] = (),
     ) -> None:
         self._app = app
+        self._open = frozenset((HEALTH, *open))
         self._keys = [key.encode() for key in keys]
         self._gate = gate
         self._visits = visits
@@ -189,7 +192,7 @@ class Door:
     def _check_key(self, scope: Scope) -> str:
         """Compare with every key, in a time that does not tell how much of one is right. Returns the key, "" where none
         is asked for."""
-        if not self._keys or (scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD")):
+        if not self._keys or (scope["path"] in self._open and scope["method"] in ("GET", "HEAD")):
             return ""
         headers = Headers(scope=scope)
         given = headers.get("x-moondream-auth", "")

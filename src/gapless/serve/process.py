@@ -62,7 +62,9 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
     engine = Engine(partial(load_model, settings), watcher)
     gate = Gate(settings.max_requests)
     threads = settings.threads_for_pictures()
-    door = make_app(engine, gate, settings.request_limits(), keys, settings.rate(), threads, log, settings.cors_origins)
+    page = settings.image_limits() if settings.ui else None
+    limits, origins = settings.request_limits(), settings.cors_origins
+    door = make_app(engine, gate, limits, keys, settings.rate(), threads, log, origins, page)
     config = uvicorn.Config(
         door,
         loop="uvloop",
@@ -83,7 +85,8 @@ def run(settings: ServerSettings, watcher: Watcher) -> int:
             "--api-keys-file, or listen on --host 127.0.0.1"
         )
     watcher.say(f"loading {settings.model}; {from_here}/health says how far it is")
-    greeting = f"ready at {url}/v1; try: {example(from_here, locked=bool(keys))}"
+    look = f"; open {from_here} in a browser" if settings.ui else ""
+    greeting = f"ready at {url}/v1{look}; try: {example(from_here, locked=bool(keys))}"
     with listening:
         server = Server(config, engine, gate, settings.drain_timeout, watcher, greeting, settings.page_size)
         server.run(sockets=[listening])

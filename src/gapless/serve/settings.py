@@ -34,7 +34,7 @@ from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
 PREFIX = "GAPLESS_"
 CONFIG = "config"
-FLAGS = {"model": "MODEL", "adapters": "--adapter"}
+FLAGS = {"model": "MODEL", "adapters": "--adapter", "ui": "--no-ui"}
 """Those that are not spelled as their setting."""
 ELSEWHERE = (CONFIG, "cache")
 """Variables that are no settings: which file, and `config.cache_folder`."""
@@ -80,6 +80,8 @@ class ServerSettings(BaseSettings):
     api_keys_file: Path | None = None
     """One key a line; empty lines and those that begin with # are skipped."""
 
+    ui: bool = True
+    """The page for people at /."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Of pages whose scripts may ask from a browser; "*" is everybody's."""
 

@@ -1,0 +1,166 @@
+// The board: the picture or the camera's view, with what was found drawn on it. In: files, however they come. Out: events
+// "picture" (another one, or none) and "camera" (on or off).
+
+import { Camera } from "./camera.js";
+import { byId, bytes, make, say } from "./dom.js";
+import { Overlay } from "./overlay.js";
+import { open, pictureIn } from "./picture.js";
+
+const SAMPLES = [
+  ["shapes_wide.png", "Shapes on a wide ground"],
+  ["shapes_square.png", "Four shapes and a number"],
+  ["shapes_tall.png", "Shapes on a tall ground"],
+];
+
+export class Board extends EventTarget {
+  picture = null;
+  overlay = new Overlay(byId("shapes"), byId("badges"));
+  camera = new Camera(byId("video"));
+  #about;
+  #turn = 0;
+
+  /** `about`: what is known of the server, or null. */
+  constructor(about) {
+    super();
+    this.#about = about;
+    this.#listen();
+    byId("samples").append(...SAMPLES.map(([file, title]) => {
+      const image = make("img", { src: `ui/samples/${file}`, alt: title, loading: "lazy" });
+      const button = make("button", { type: "button" }, image);
+      button.addEventListener("click", async () => {
+        const response = await fetch(image.src).catch(() => null);
+        if (response?.ok) this.take(await response.blob(), file);
+        else this.tell("The picture could not be fetched; is the server still there?");
+      });
+      return make("li", {}, button);
+    }));
+  }
+
+  /** The pixels that numbers from 0 to 1 are parts of. */
+  get size() {
+    if (this.camera.on) return { width: byId("video").videoWidth, height: byId("video").videoHeight };
+    return this.picture ?? { width: 1, height: 1 };
+  }
+
+  #listen() {
+    const board = byId("board");
+    byId("choose").addEventListener("click", () => byId("file").click());
+    byId("file").addEventListener("change", ({ target }) => {
+      if (target.files[0]) this.take(target.files[0], target.files[0].name);
+      target.value = "";
+    });
+    byId("camera").addEventListener("click", () => this.light());
+    byId("camera-off").addEventListener("click", () => this.dark());
+    byId("snap").addEventListener("click", () => this.snap());
+    byId("remove").addEventListener("click", () => this.#show(null));
+    document.addEventListener("paste", (event) => {
+      const file = pictureIn(event.clipboardData);
+      if (!file) return;
+      event.preventDefault();
+      this.take(file, file.name || "pasted.png");
+    });
+    let depth = 0;
+    for (const [name, by] of [["dragenter", 1], ["dragleave", -1]]) {
+      window.addEventListener(name, () => {
+        depth = Math.max(0, depth + by);
+        board.classList.toggle("dropping", depth > 0);
+      });
+    }
+    window.addEventListener("dragover", (event) => event.preventDefault());
+    window.addEventListener("drop", (event) => {
+      event.preventDefault();
+      depth = 0;
+      board.classList.remove("dropping");
+      const file = pictureIn(event.dataTransfer);
+      if (file) this.take(file, file.name || "dropped.png");
+      else this.tell("That was no file. Drop a picture, or choose one.");
+    });
+  }
+
+  /** A line under the picture. */
+  tell(words) {
+    byId("picture-note").textContent = words;
+  }
+
+  /** Take a file up as the picture. `kept`: whoever asks has it as a file. */
+  async take(file, name, kept = true) {
+    const turn = ++this.#turn;
+    this.tell("");
+    try {
+      const picture = await open(file, name, this.#about());
+      if (turn !== this.#turn) return; // another one came meanwhile
+      picture.kept = kept && picture.blob === file;
+      this.#show(picture);
+    } catch (error) {
+      this.tell(error.message);
+    }
+  }
+
+  #show(picture) {
+    this.dark();
+    this.picture?.close();
+    this.picture = picture;
+    const image = byId("picture");
+    byId("empty").hidden = picture !== null;
+    byId("frame").hidden = picture === null;
+    byId("remove").hidden = picture === null;
+    image.hidden = picture === null;
+    this.overlay.clear();
+    if (picture) {
+      image.src = picture.url;
+      image.alt = `The picture: ${picture.name}`;
+      byId("about-picture").textContent = `${picture.name} · ${picture.width} × ${picture.height} · ${bytes(picture.blob.size)}`;
+      this.tell(picture.note);
+    } else {
+      image.removeAttribute("src");
+      byId("about-picture").textContent = "";
+      byId("choose").focus();
+    }
+    this.dispatchEvent(new Event("picture"));
+    say(picture ? `Picture ${picture.name}, ${picture.width} by ${picture.height}.` : "No picture.");
+  }
+
+  /** Put the camera on. */
+  async light() {
+    this.#show(null);
+    try {
+      await this.camera.start(() => this.dark());
+    } catch (error) {
+      this.camera.stop();
+      this.tell(error.message);
+      return;
+    }
+    this.#lit(true);
+    byId("about-picture").textContent = `camera · ${byId("video").videoWidth} × ${byId("video").videoHeight}`;
+    byId("snap").focus();
+    say("The camera is on.");
+  }
+
+  /** Put the camera off. */
+  dark() {
+    if (!this.camera.on) return;
+    this.camera.stop();
+    this.overlay.clear();
+    this.#lit(false);
+    byId("about-picture").textContent = "";
+    say("The camera is off.");
+  }
+
+  #lit(on) {
+    byId("empty").hidden = on;
+    byId("frame").hidden = !on;
+    byId("video").hidden = !on;
+    byId("picture").hidden = on;
+    byId("camera").hidden = on;
+    byId("camera-off").hidden = !on;
+    byId("snap").hidden = !on;
+    this.dispatchEvent(new Event("camera"));
+  }
+
+  /** Keep the frame that is shown as the picture. */
+  async snap() {
+    if (!this.camera.on) return;
+    const blob = await this.camera.frame();
+    await this.take(blob, "camera.jpg", false);
+  }
+}

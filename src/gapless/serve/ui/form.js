@@ -1,0 +1,136 @@
+// The form: which skill, what is asked, how it is sampled. Out: `read()`, what is asked, or null with the field marked.
+
+import { byId, make } from "./dom.js";
+import { SKILLS } from "./skills.js";
+
+const SETTINGS = {
+  temperature: { label: "Temperature", min: 0, max: 10, step: 0.1, help: "0 is the likeliest" },
+  top_p: { label: "Top p", min: 0.01, max: 1, step: 0.01 },
+  max_tokens: { label: "Most tokens", min: 1, step: 1 },
+  max_objects: { label: "Most objects", min: 1, max: 10000, step: 1 },
+  seed: { label: "Seed", min: 0, step: 1, placeholder: "any" },
+};
+
+export class Form extends EventTarget {
+  skill = "query";
+  pictured = false;
+  #words = {};
+  #model = "";
+
+  constructor() {
+    super();
+    this.offer({ skills: Object.keys(SKILLS), adapters: [], defaults: {}, model: "" });
+    byId("prompt").addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      byId("ask").requestSubmit();
+    });
+    byId("prompt").addEventListener("input", () => this.#complain("prompt", ""));
+  }
+
+  /** Show what this server has. */
+  offer({ skills, adapters, defaults, model }) {
+    this.#model = model;
+    const offered = Object.keys(SKILLS).filter((name) => skills.includes(name));
+    const choices = offered.map((name) => {
+      const input = make("input", { type: "radio", name: "skill", value: name, checked: name === this.skill });
+      input.addEventListener("change", () => this.choose(name));
+      return make("label", {}, input, make("span", {}, SKILLS[name].label));
+    });
+    const focused = document.activeElement?.name === "skill";
+    byId("skills").replaceChildren(byId("skills").querySelector("legend"), ...choices);
+    this.#offerSettings(adapters, defaults);
+    this.reasons = skills.includes("reasoning");
+    this.choose(offered.includes(this.skill) ? this.skill : offered[0]);
+    if (focused) byId("skills").querySelector(":checked")?.focus();
+  }
+
+  #offerSettings(adapters, defaults) {
+    const before = this.#settings();
+    const fields = Object.entries(SETTINGS).map(([name, { label, help, ...limits }]) => {
+      const placeholder = String(defaults[name] ?? limits.placeholder ?? "");
+      const input = make("input", { type: "number", id: `set-${name}`, inputMode: "decimal", ...limits, placeholder });
+      input.value = before[name] ?? "";
+      input.addEventListener("input", () => this.#tellSettings());
+      const words = make("label", { htmlFor: input.id }, label, ...(help ? [" ", make("small", {}, help)] : []));
+      return make("div", { className: "field" }, words, input);
+    });
+    if (adapters.length) {
+      const options = ["", ...adapters].map((name) => make("option", { value: name }, name || "none"));
+      const select = make("select", { id: "set-adapter" }, ...options);
+      select.value = before.adapter ?? "";
+      select.addEventListener("change", () => this.#tellSettings());
+      fields.push(make("div", { className: "field" }, make("label", { htmlFor: select.id }, "Adapter"), select));
+    }
+    byId("settings-grid").replaceChildren(...fields);
+    this.#tellSettings();
+  }
+
+  /** Take this skill up. Each keeps its own words. */
+  choose(name) {
+    const prompt = byId("prompt");
+    if (name !== this.skill) {
+      this.#words[this.skill] = prompt.value;
+      prompt.value = this.#words[name] ?? "";
+    }
+    this.skill = name;
+    const radio = byId("skills").querySelector(`input[value="${name}"]`);
+    if (radio) radio.checked = true;
+    const skill = SKILLS[name];
+    byId("prompt-label").textContent = skill.prompt ?? "";
+    for (const id of ["prompt", "prompt-label"]) byId(id).hidden = !skill.prompt;
+    prompt.placeholder = skill.example ? `for example: ${skill.example}` : "";
+    byId("lengths").hidden = name !== "caption";
+    byId("reasoning-row").hidden = !(name === "query" && this.reasons);
+    this.#complain("prompt", "");
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** What is asked, or null if something is missing: it is marked and told. */
+  read() {
+    const { skill } = this;
+    const text = byId("prompt").value.trim();
+    if (SKILLS[skill].prompt && !text) return this.#complain("prompt", "Write here what is asked.");
+    if (SKILLS[skill].picture && !this.pictured) return this.#complain("prompt", `${SKILLS[skill].label} needs a picture.`);
+    for (const input of byId("settings-grid").querySelectorAll("input")) {
+      if (!input.checkValidity()) return this.mark(input.id.slice(4), input.validationMessage);
+    }
+    const length = document.querySelector("input[name=length]:checked").value;
+    const reasoning = byId("reasoning").checked && !byId("reasoning-row").hidden;
+    return { skill, text, length, reasoning, settings: this.#settings(), model: this.#model };
+  }
+
+  /** The server found fault with a field. Returns null. */
+  mark(name, words) {
+    const field = byId(`set-${name}`);
+    if (field) byId("settings").open = true;
+    return this.#complain(field ? field.id : "prompt", words);
+  }
+
+  #complain(id, words) {
+    const field = byId(id);
+    for (const other of document.querySelectorAll("#ask [aria-invalid]")) {
+      other.removeAttribute("aria-invalid");
+      other.removeAttribute("aria-describedby");
+    }
+    byId("hint").textContent = words;
+    if (!words) return null;
+    field.setAttribute("aria-invalid", "true");
+    field.setAttribute("aria-describedby", "hint");
+    (field.hidden ? byId("skills").querySelector(":checked") : field).focus();
+    return null;
+  }
+
+  #settings() {
+    const found = {};
+    for (const input of byId("settings-grid").querySelectorAll("input, select")) {
+      if (input.value !== "") found[input.id.slice(4)] = input.type === "number" ? Number(input.value) : input.value;
+    }
+    return found;
+  }
+
+  #tellSettings() {
+    const told = Object.entries(this.#settings()).map(([name, value]) => `${name} ${value}`);
+    byId("settings-told").textContent = told.length ? told.join(" · ") : "as the model has it";
+  }
+}

@@ -1,0 +1,285 @@
+// The page put together: the server, the picture, the form, the answers.
+
+import { Banner } from "./banner.js";
+import { Board } from "./board.js";
+import { asCurl, asPython } from "./copying.js";
+import { Film } from "./camera.js";
+import { byId, ms, say } from "./dom.js";
+import { Form } from "./form.js";
+import { events, Gone, Refused, Server } from "./server.js";
+import { gather, requestOf, SKILLS, whole, wordsOf } from "./skills.js";
+import { Strip } from "./strip.js";
+import { Turn } from "./turns.js";
+
+const server = new Server();
+const form = new Form();
+const board = new Board(() => server.about);
+const strip = new Strip(byId("lane"), byId("numbers"), byId("span"));
+new Banner(server);
+
+let shown = null; // the turn whose marks are on the picture
+let asking = null; // what ends the question that is being answered
+let film = null;
+let talk = []; // the conversation about this picture
+
+// -- answers ---------------------------------------------------------------------------------------------------------
+
+function add(turn) {
+  byId("nothing").hidden = true;
+  byId("clear").hidden = false;
+  byId("turns").prepend(turn.element);
+  turn.addEventListener("over", ({ detail }) => light(turn, detail));
+  turn.addEventListener("pick", ({ detail }) => {
+    show(turn);
+    light(turn, detail);
+  });
+  shown = turn;
+  board.overlay.clear();
+}
+
+/** Put a turn's marks on the picture, if it is still the picture they belong to. */
+function show(turn) {
+  if (turn.picture !== board.picture || (film && turn !== shown)) return;
+  shown = turn;
+  const { width, height } = board.size;
+  board.overlay.show(turn.marks, width, height);
+}
+
+function light(turn, at) {
+  turn.light(at);
+  if (at !== null && turn !== shown) show(turn);
+  if (turn === shown) board.overlay.light(at);
+}
+
+board.overlay.addEventListener("over", ({ detail }) => {
+  shown?.light(detail);
+  board.overlay.light(detail);
+});
+board.overlay.addEventListener("pick", ({ detail }) => shown?.visit(detail));
+
+// -- asking ----------------------------------------------------------------------------------------------------------
+
+async function ask(asked) {
+  const picture = board.picture;
+  const turn = new Turn(asked, picture);
+  add(turn);
+  busy(true);
+  asking = new AbortController();
+  const began = performance.now();
+  let seen = null;
+  let image = null;
+  let request = null;
+  try {
+    image = picture ? await picture.data() : null;
+    request = requestOf(asked, image, asked.skill === "chat" ? talk : [], true);
+    const response = await server.ask(request.path, request.body, asking.signal);
+    if (response.headers.get("Content-Type").startsWith("text/event-stream")) {
+      for await (const event of events(response)) {
+        if (gather(asked.skill, turn.answer, event)) seen ??= performance.now() - began;
+        grown(turn);
+      }
+      if (!turn.answer.finish_reason) throw new Gone("the answer broke off");
+    } else {
+      turn.answer = whole(asked.skill, await response.json());
+      seen = performance.now() - began;
+    }
+    say(turn.done(seen ?? performance.now() - began, tools(turn, request, image)));
+    show(turn);
+    if (asked.skill === "chat") {
+      talk = [...talk, { role: "user", content: asked.text }, { role: "assistant", content: turn.answer.answer }];
+    }
+  } catch (error) {
+    fail(turn, error, request && turn.answer.finish_reason ? tools(turn, request, image) : {});
+  } finally {
+    asking = null;
+    busy(false);
+  }
+}
+
+function grown(turn) {
+  const before = turn.marks;
+  turn.grow();
+  if (turn !== shown) return;
+  const same = before.length === turn.marks.length && before.length > 0;
+  if (same && turn.asked.skill === "segment") board.overlay.grow(0, turn.marks[0].path);
+  else if (!same) show(turn);
+}
+
+function fail(turn, error, others = {}) {
+  const again = { "Ask again": () => ask(turn.asked), ...others };
+  if (error.name === "AbortError") {
+    turn.note("stopped");
+    say("Stopped.");
+    return;
+  }
+  const [title, text] = inWords(error);
+  turn.failed(title, text, again);
+  say(`${title} ${text}`);
+  if (error instanceof Refused && error.status === 400 && error.param) form.mark(error.param, error.message);
+  else if (!(error instanceof Refused) && !(error instanceof Gone)) console.error(error);
+}
+
+function inWords(error) {
+  if (error instanceof Gone) return ["The connection was lost.", "The page goes on trying; then ask again."];
+  if (!(error instanceof Refused)) return ["Something went wrong on this page.", error.message];
+  const wait = error.retryAfter ? ` It says: again in ${error.retryAfter} s.` : "";
+  const titles = {
+    401: "The server wants a key.",
+    413: "That is too much for this server.",
+    429: "The server is full.",
+    501: "This model cannot do that.",
+    503: "The server takes no questions now.",
+    504: "The answer took too long.",
+  };
+  const title = titles[error.status] ?? (error.status < 500 ? "That cannot be asked." : "The server failed.");
+  return [title, `${sentence(error.message)}${wait}`];
+}
+
+function sentence(text) {
+  const words = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(words) ? words : `${words}.`;
+}
+
+function tools(turn, request, image) {
+  const { picture } = turn;
+  const { stream: _, stream_options: __, ...body } = request.body;
+  const type = image?.slice(5, image.indexOf(";")) ?? "";
+  const url = new URL(request.path, document.baseURI).href;
+  const told = { url, body, image, type, name: picture?.name ?? "", locked: server.locked };
+  const copy = (text) => (button) => copied(button, text());
+  const found = {
+    "Copy JSON": copy(() => JSON.stringify(turn.answer, null, 2)),
+    "Copy curl": copy(() => asCurl(told)),
+    "Copy Python": copy(() => asPython(told)),
+  };
+  if (picture && !picture.kept) found["Save picture"] = () => picture.save();
+  return found;
+}
+
+async function copied(button, text) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not allowed";
+  }
+  say(button.textContent);
+  setTimeout(() => { button.textContent = label; }, 1500);
+}
+
+// -- film ------------------------------------------------------------------------------------------------------------
+
+async function roll(asked) {
+  const turn = new Turn(asked, null);
+  add(turn);
+  busy(true);
+  asking = new AbortController();
+  const { signal } = asking;
+  film = new Film(board.camera, async (image) => {
+    const { path, body } = requestOf(asked, image, [], false);
+    for (;;) {
+      try {
+        return whole(asked.skill, await (await server.ask(path, body, signal)).json());
+      } catch (error) {
+        if (!(error instanceof Refused) || ![429, 503].includes(error.status) || film.over) throw error;
+        turn.note(`${inWords(error)[0]} Waiting for a place …`);
+        await new Promise((resolve) => setTimeout(resolve, 1000 * Math.max(1, error.retryAfter)));
+      }
+    }
+  });
+  say("Filming. Stop ends it.");
+  try {
+    await film.run((answer, took) => {
+      turn.answer = answer;
+      turn.grow();
+      show(turn);
+      turn.note(`${film.rate.toFixed(1)} frames a second · ${ms(took)} each · ${film.answered} asked, ${film.dropped} dropped`);
+    });
+    say(`Filmed ${film.answered} frames. The last answer: ${wordsOf(asked.skill, turn.answer) ?? `${turn.marks.length} found`}.`);
+  } catch (error) {
+    if (error.name !== "AbortError") fail(turn, error);
+  } finally {
+    film = null;
+    asking = null;
+    board.dark();
+    busy(false);
+  }
+}
+
+function halt() {
+  film?.stop();
+  asking?.abort();
+}
+
+// -- the form's buttons ----------------------------------------------------------------------------------------------
+
+function busy(on) {
+  byId("stop").hidden = !on;
+  byId("send").hidden = on;
+  byId("send").setAttribute("aria-disabled", String(on));
+  byId("film").hidden = on || !board.camera.on;
+  byId("ask").classList.toggle("busy", on);
+}
+
+byId("ask").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  if (asking) return;
+  form.pictured = board.picture !== null || board.camera.on;
+  const asked = form.read();
+  if (!asked) return;
+  if (board.camera.on) await board.snap();
+  const held = document.activeElement === byId("send");
+  const answered = ask(asked);
+  if (held) byId("stop").focus();
+  await answered;
+  if (document.activeElement === document.body || document.activeElement === byId("stop")) byId("send").focus();
+  if (SKILLS[asked.skill].prompt && document.activeElement === byId("prompt")) byId("prompt").select();
+});
+byId("film").addEventListener("click", () => {
+  if (asking || !board.camera.on) return;
+  form.pictured = true;
+  const asked = form.read();
+  if (!asked) return;
+  roll(asked);
+  byId("stop").focus();
+});
+byId("stop").addEventListener("click", () => {
+  halt();
+  byId("send").hidden = false;
+  byId("send").focus();
+});
+byId("clear").addEventListener("click", () => {
+  halt();
+  byId("turns").replaceChildren();
+  byId("nothing").hidden = false;
+  byId("clear").hidden = true;
+  board.overlay.clear();
+  shown = null;
+  talk = [];
+  byId("prompt").focus();
+});
+byId("strip-pause").addEventListener("click", ({ currentTarget: button }) => {
+  const paused = button.getAttribute("aria-pressed") !== "true";
+  button.setAttribute("aria-pressed", String(paused));
+  server.watching = !paused;
+});
+
+board.addEventListener("picture", () => {
+  talk = [];
+  shown = null;
+  halt();
+  busy(false);
+});
+board.addEventListener("camera", () => busy(asking !== null));
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && film) board.tell("The film was stopped, since the page was not to be seen.");
+  if (document.hidden) board.dark();
+  server.again();
+});
+window.addEventListener("pagehide", () => board.dark());
+server.addEventListener("steps", ({ detail }) => strip.take(detail));
+server.addEventListener("state", ({ detail }) => {
+  if (detail.name === "ready" && server.about) form.offer(server.about);
+});
+server.run();

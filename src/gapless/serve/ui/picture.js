@@ -1,0 +1,120 @@
+// A picture as it is shown and as it is sent. In: a file, a paste, a drop, a frame of the camera. Out: `Picture`.
+//
+// A picture is sent byte for byte as it came, unless the server would refuse it: then, and only then, it is made smaller.
+
+const READ = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
+const SIDES = 65535;
+const ROOM = 16384; // bytes of a body beside its picture
+const LIMITS = { max_body_bytes: 32 * 2 ** 20, max_pixels: 100_000_000 };
+
+export class Picture {
+  /** Milliseconds to the first token of the first question about it. */
+  firstToken = null;
+  /** Whether whoever asks has this very file already. */
+  kept = true;
+  #data = null;
+
+  constructor(blob, name, width, height, note = "") {
+    this.blob = blob;
+    this.name = name;
+    this.width = width;
+    this.height = height;
+    this.note = note;
+    this.url = URL.createObjectURL(blob);
+  }
+
+  /** As a data URL. */
+  data() {
+    this.#data ??= dataUrl(this.blob);
+    return this.#data;
+  }
+
+  /** Give it to whoever has it nowhere yet, as a file. */
+  save() {
+    const link = document.createElement("a");
+    link.href = this.url;
+    link.download = this.name;
+    link.click();
+  }
+
+  /** It is shown no more. */
+  close() {
+    URL.revokeObjectURL(this.url);
+  }
+}
+
+/** A file as a picture that this server takes. Throws an `Error` that says what to do. */
+export async function open(file, name, about) {
+  const limits = about ?? LIMITS;
+  const { width, height } = await measured(file, name);
+  const tooLarge = base64Length(file.size) + ROOM > limits.max_body_bytes || width * height > limits.max_pixels;
+  if (!tooLarge && READ.includes(file.type)) return new Picture(file, name, width, height);
+  const smaller = await redrawn(file, width, height, limits, tooLarge);
+  const sides = `${smaller.width} × ${smaller.height}`;
+  const why = tooLarge ? "larger than this server takes" : "of a kind that the server does not read";
+  const note = `The picture is ${why}, so it is sent as ${sides} ${smaller.kind}.`;
+  return new Picture(smaller.blob, name, smaller.width, smaller.height, note);
+}
+
+const base64Length = (size) => 4 * Math.ceil(size / 3);
+
+async function measured(file, name) {
+  const url = URL.createObjectURL(file);
+  try {
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    return { width: image.naturalWidth || 1024, height: image.naturalHeight || 1024 };
+  } catch {
+    throw new Error(`This browser cannot show ${name}; use a PNG, JPEG or WebP picture.`);
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+async function redrawn(file, width, height, limits, lossy) {
+  const kind = lossy ? "JPEG" : "PNG";
+  let scale = Math.min(1, Math.sqrt(Math.min(limits.max_pixels, 40e6) / (width * height)), SIDES / Math.max(width, height));
+  for (let tries = 0; tries < 8; tries += 1, scale *= 0.7) {
+    const sides = [Math.max(1, Math.floor(width * scale)), Math.max(1, Math.floor(height * scale))];
+    const blob = await onCanvas(file, ...sides, `image/${kind.toLowerCase()}`);
+    if (blob && base64Length(blob.size) + ROOM <= limits.max_body_bytes) {
+      return { blob, width: sides[0], height: sides[1], kind };
+    }
+  }
+  throw new Error("The picture cannot be made small enough for this server; use a smaller one.");
+}
+
+async function onCanvas(file, width, height, type) {
+  const url = URL.createObjectURL(file);
+  try {
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    canvas.width = width;
+    canvas.height = height;
+    const context = canvas.getContext("2d");
+    context.imageSmoothingQuality = "high";
+    context.drawImage(image, 0, 0, width, height);
+    return await new Promise((resolve) => canvas.toBlob(resolve, type, 0.92));
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+/** A blob as a data URL. */
+export function dataUrl(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error("The picture could not be read again; choose it once more."));
+    reader.readAsDataURL(blob);
+  });
+}
+
+/** The first picture of a drop or a paste, or null. */
+export function pictureIn(transfer) {
+  for (const file of transfer?.files ?? []) if (file.type.startsWith("image/")) return file;
+  return transfer?.files?.[0] ?? null;
+}
