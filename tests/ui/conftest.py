@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from PIL import Image
+from tests.serve.conftest import free_port  # noqa: F401 - a fixture
 from tests.serve.serving import Served
 
 from gapless.bench.mix import picture_path

@@ -1,5 +1,6 @@
 """Each skill on the page: what streams, what is said, and what is drawn, pixel by pixel, against the API's numbers."""
 
+import base64
 import io
 import json
 import subprocess
@@ -118,7 +119,8 @@ def test_words_stream_and_the_second_question_shows_what_the_cache_saved(page, s
       const watch = new MutationObserver(() => grown.add(document.querySelector('.words')?.textContent ?? ''));
       watch.observe(document.querySelector('#turns'), { childList: true, subtree: true, characterData: true });
     }""")
-    page.locator("input[name=length][value=long]").check(force=True)
+    choose(page, "caption")
+    page.get_by_label("long").check()
     first = ask(page, "caption")
     words = first.locator(".words").text_content()
     assert len(words.split()) > 5 and len(page.evaluate("[...grown]")) > 4
@@ -171,7 +173,7 @@ def test_results_and_marks_light_each_other(page, served):
 HOSTILE = "it's $(touch /tmp/x) \"`id`\" \\ <img src=x onerror=alert(1)> 🦊.png"
 
 
-def test_what_is_copied_asks_the_same_whatever_names_and_questions_are(page, served, tmp_path, monkeypatch):
+def test_what_is_copied_asks_the_same_whatever_names_and_questions_are(page, served, tmp_path):
     path = tmp_path / HOSTILE.replace("/", "_")
     path.write_bytes(SQUARE.read_bytes())
     question = "How many <b>crosses</b> are there, 'really'? \\ $HOME `id` \"🦊\" {PICTURE}"
@@ -206,12 +208,10 @@ def test_pictures_come_by_paste_and_drop_and_only_what_is_too_large_is_made_smal
         : new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true });
       document.querySelector('#board').dispatchEvent(event);
     }"""
-    import base64
-
     data = base64.b64encode(SQUARE.read_bytes()).decode()
     for how in ("paste", "drop"):
         page.evaluate(give, [data, how])
-        page.get_by_text(f"{how}.png").wait_for()
+        page.locator("#about-picture", has_text=f"{how}.png").wait_for()
         ask(page, "point", "cross")
         assert json.loads(sent[-1].post_data)["image_url"] == "data:image/png;base64," + data
     page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"words"})

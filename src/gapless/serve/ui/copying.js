@@ -3,10 +3,10 @@
 
 const HEADER = "X-Moondream-Auth";
 
-/** A file's name that a shell and a person can live with. */
+/** A file's name without what would break a line, or turn round how it reads; never an option. */
 export function fileName(name) {
-  const plain = [...name].map((letter) => (/[\p{C}/\\]/u.test(letter) ? "_" : letter)).join("").slice(0, 120);
-  return plain && !/^[.-]/.test(plain) ? plain : `./${plain || "picture.png"}`;
+  const plain = name.replace(/[\p{Cc}\p{Cs}\u202a-\u202e\u2066-\u2069/]/gu, "_") || "picture.png";
+  return /^[.-]/.test(plain) ? `./${plain}` : plain;
 }
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;

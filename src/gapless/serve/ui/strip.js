@@ -14,7 +14,7 @@ export class Strip {
   #numbers;
   #span;
   #steps = [];
-  #told = 0;
+  #told = -Infinity;
   #resting = null;
 
   constructor(lane, numbers, span) {
