@@ -16,6 +16,7 @@ from gapless.observe.recording import record
 
 pytestmark = pytest.mark.gpu
 ROWS, STEPS, TRACED = 8, 60, 24
+WATCHED = ("forward", "sampling")
 TOLERANCE_MS = 0.02
 """How far accounting and profiler may be apart at depth 2. The accounting's marks lie around a step's kernels; where a
 step brings words, their copy, some microseconds, is before its first mark and counts as idle."""
@@ -50,6 +51,25 @@ def test_at_depth_2_the_gpu_is_idle_for_less_than_a_twentieth_of_a_millisecond(r
     finally:
         session.stop()
     print(f"idle {sorted(idle)[STEPS // 2]:.4f} ms a step at depth 2, the limit is {LIMIT_MS}")
+    judge(idle)
+
+
+def test_steps_that_are_watched_tell_forward_from_sampling(rig):
+    session = rig.session(2)
+    settle(session, ROWS, rig.side, first=300)
+    try:
+        alone = idle_of_steps(session, ROWS, STEPS)
+        engine = session.engine
+        engine.watch(10 * STEPS)
+        idle = idle_of_steps(session, ROWS, STEPS)
+        steps = [step for step in engine.watch(0) if step.sampling is not None]
+        assert engine.watch(0) == ()
+    finally:
+        session.stop()
+    assert len(steps) >= STEPS - 2 and all(0 < step.sampling < step.forward for step in steps)
+    forward, sampling = (sorted(1e3 * getattr(step, name) for step in steps)[len(steps) // 2] for name in WATCHED)
+    print(f"forward {forward:.4f}, sampling {sampling:.4f} ms; idle {sorted(alone)[STEPS // 2]:.4f} ms alone,", end=" ")
+    print(f"{sorted(idle)[STEPS // 2]:.4f} watched")
     judge(idle)
 
 

@@ -20,7 +20,8 @@ PLACES = """() => {
     const one = group.querySelector('.case');
     const { x, y, width, height } = one.getBBox();
     const [from, to] = [corner(one, x, y), corner(one, x + width, y + height)];
-    return [from.x - box.x, from.y - box.y, to.x - box.x, to.y - box.y].map((v, at) => v / [box.width, box.height][at % 2]);
+    const ends = [from.x - box.x, from.y - box.y, to.x - box.x, to.y - box.y];
+    return ends.map((v, at) => v / [box.width, box.height][at % 2]);
   });
 }"""
 
@@ -170,7 +171,7 @@ def test_results_and_marks_light_each_other(page, served):
     assert "lit" in card.locator(".results > li").first.get_attribute("class")
 
 
-HOSTILE = "it's $(touch /tmp/x) \"`id`\" \\ <img src=x onerror=alert(1)> 🦊.png"
+HOSTILE = 'it\'s $(touch /tmp/x) "`id`" \\ <img src=x onerror=alert(1)> 🦊.png'
 
 
 def test_what_is_copied_asks_the_same_whatever_names_and_questions_are(page, served, tmp_path):
@@ -204,8 +205,9 @@ def test_pictures_come_by_paste_and_drop_and_only_what_is_too_large_is_made_smal
       const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
       const transfer = new DataTransfer();
       transfer.items.add(new File([bytes], `${how}.png`, { type: 'image/png' }));
-      const event = how === 'paste' ? new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true })
-        : new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true });
+      const usual = { bubbles: true, cancelable: true };
+      const event = how === 'paste' ? new ClipboardEvent('paste', { clipboardData: transfer, ...usual })
+        : new DragEvent('drop', { dataTransfer: transfer, ...usual });
       document.querySelector('#board').dispatchEvent(event);
     }"""
     data = base64.b64encode(SQUARE.read_bytes()).decode()

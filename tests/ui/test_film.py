@@ -28,7 +28,11 @@ def seen(page):
 def free(page):
     """No track of the camera is held any more."""
     states = page.evaluate("tracks.map((track) => track.readyState)")
-    return bool(states) and set(states) == {"ended"} and page.evaluate("document.querySelector('#video').srcObject") is None
+    return (
+        bool(states)
+        and set(states) == {"ended"}
+        and page.evaluate("document.querySelector('#video').srcObject") is None
+    )
 
 
 def test_a_film_asks_one_question_at_a_time_and_gives_the_camera_back(seen):
@@ -49,7 +53,9 @@ def test_a_film_asks_one_question_at_a_time_and_gives_the_camera_back(seen):
     choose(page, "point", "cross")
     page.click("#film")
     page.wait_for_function("() => /[1-9][0-9]* asked/.test(document.querySelector('.turn .meta').textContent)")
-    page.wait_for_function("() => (document.querySelector('.turn .meta').textContent.match(/([0-9]+) asked/) ?? [0, 0])[1] > 5")
+    page.wait_for_function(
+        "() => (document.querySelector('.turn .meta').textContent.match(/([0-9]+) asked/) ?? [0, 0])[1] > 5"
+    )
     told = page.locator(".turn .meta").text_content()
     assert float(re.match(r"([0-9.]+) frames a second", told)[1]) > 0 and "dropped" in told
     assert page.locator(".badge").count() == 2 and page.locator(".result").count() == 2
@@ -68,7 +74,9 @@ def test_a_film_asks_one_question_at_a_time_and_gives_the_camera_back(seen):
     assert free(page) and page.locator("#film").is_hidden()
     assert most[0] == 1 and len(bodies) > 5
     assert all(body["object"] == "cross" and body["image_url"].startswith("data:image/jpeg") for body in bodies)
-    assert "Filmed" in page.locator("#spoken").text_content() or "camera is off" in page.locator("#spoken").text_content()
+    assert (
+        "Filmed" in page.locator("#spoken").text_content() or "camera is off" in page.locator("#spoken").text_content()
+    )
 
 
 def test_a_frame_becomes_the_picture(seen):
@@ -108,7 +116,8 @@ def test_a_camera_that_is_refused_or_missing_is_told(browser, served):
     with opened(browser, served) as page:
         for name, words in (("NotAllowedError", "may not use the camera"), ("NotFoundError", "There is no camera")):
             page.evaluate(
-                "name => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('no', name)); }", name
+                "name => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('no', name)); }",
+                name,
             )
             page.click("#camera")
             page.locator("#picture-note", has_text=words).wait_for()

@@ -78,7 +78,8 @@ def round_trip(page):
           const one = document.activeElement;
           const shown = one.name === 'skill' ? one.nextElementSibling : one;
           const { outlineStyle, outlineWidth } = getComputedStyle(shown);
-          const name = one.type === 'radio' ? `radio:${one.value}` : one.id || (one.dataset.mark !== undefined ? 'mark' : one.tagName);
+          const other = one.dataset.mark !== undefined ? 'mark' : one.tagName;
+          const name = one.type === 'radio' ? `radio:${one.value}` : one.id || other;
           return [name, outlineStyle !== 'none' && parseFloat(outlineWidth) > 0, one === document.body];
         }""")
         rounds += one[2]

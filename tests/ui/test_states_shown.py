@@ -73,7 +73,9 @@ def test_a_server_that_is_gone_is_told_and_found_again(browser, tmp_path, free_p
 
 
 def test_a_stream_that_breaks_off_is_not_taken_for_an_answer(page):
-    torn = 'data: {"chunk":"A small","completed":false}\n\ndata: {"error":{"message":"it broke","type":"x"}}\n\ndata: {"'
+    torn = (
+        'data: {"chunk":"A small","completed":false}\n\ndata: {"error":{"message":"it broke","type":"x"}}\n\ndata: {"'
+    )
     page.route("**/v1/query", lambda route: route.fulfill(body=torn, content_type="text/event-stream"))
     card = ask(page, "query", "Who are you?")
     assert "failed" in card.get_attribute("class") and "It broke." in card.locator(".meta").text_content()
@@ -144,11 +146,15 @@ def test_the_strip_shows_the_steps_and_can_be_paused(page, served):
     ask(page, "query", "Who are you?")
     page.wait_for_function("() => document.querySelectorAll('#lane rect.forward').length > 3")
     assert page.locator("#lane rect.sampling").count() and page.locator("#lane rect.prefill").count()
-    numbers = dict(page.locator("#numbers > div").evaluate_all(
-        "all => all.map((one) => [one.dataset.name, one.querySelector('dd').textContent])"
-    ))
+    numbers = dict(
+        page.locator("#numbers > div").evaluate_all(
+            "all => all.map((one) => [one.dataset.name, one.querySelector('dd').textContent])"
+        )
+    )
     assert numbers["rows"] == "1" and numbers["forward"].endswith("ms") and numbers["idle"].endswith("%")
-    drawn = page.evaluate("[...document.querySelectorAll('#lane rect')].reduce((sum, one) => sum + +one.getAttribute('width'), 0)")
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('#lane rect')].reduce((sum, one) => sum + +one.getAttribute('width'), 0)"
+    )
     assert abs(drawn - 1000) < 1
     assert "forward" in page.locator("#lane").get_attribute("aria-label")
     page.click("#strip-pause")

@@ -31,7 +31,7 @@ from gapless.api.arena import room_for
 from gapless.api.channel import Channel
 from gapless.api.remote_shelf import RemoteShelf
 from gapless.api.remote_tables import RemoteTables
-from gapless.api.remote_totals import Totals
+from gapless.api.remote_totals import SNAPSHOT_WAIT, TOTALS_WAIT, Totals
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, overdue
@@ -40,11 +40,6 @@ from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.steps import StepTimes
 from gapless.records import Emission, Finish, Prompt, Request, Sampling, TokenTable
-
-TOTALS_WAIT = 5.0
-"""Seconds that the engine gets to answer for its totals; after that the last ones known are given."""
-SNAPSHOT_WAIT = 1.0
-"""The same, for a snapshot."""
 
 _log = logging.getLogger("gapless")
 

@@ -13,6 +13,11 @@ from gapless.api import wire
 from gapless.observe.accounting import Accounting, Standing
 from gapless.observe.steps import KEPT, StepTimes
 
+TOTALS_WAIT = 5.0
+"""Seconds that the engine gets to answer for its totals; after that the last ones known are given."""
+SNAPSHOT_WAIT = 1.0
+"""The same, for a snapshot."""
+
 
 class Totals:
     """See the module."""

@@ -225,7 +225,7 @@ class Pin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
-    """Send `Totals`. `watch`: also the steps that were watched so far, and watch so many more; 0 leaves that as it is."""
+    """Send `Totals`. `watch`: also the steps that were watched so far, and watch so many more; 0 changes nothing."""
 
     watch: int = 0
 

@@ -57,8 +57,8 @@ def make_app(
     """Put the routes together. No page is served that would load anything from elsewhere.
 
     `threads`: how many bodies, pictures and texts are worked on at once. They are the event loop's default executor,
-    and nothing else uses that. `log`: whose losses the metrics tell. `origins`: see `Door`. `playground`: what its pictures
-    may be; None: there is none.
+    and nothing else uses that. `log`: whose losses the metrics tell. `origins`: see `Door`. `playground`: what its
+    pictures may be; None: there is none.
     """
     visits = Visits()
 

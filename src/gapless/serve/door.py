@@ -1,8 +1,9 @@
 """The first thing that a request meets: its id, its key, its place, and the line it leaves in the log.
 
 In: ASGI messages. Out: the same, with `X-Request-Id` on every response. Invariants: nothing but /health and the
-playground's files is answered without a key where keys are set, however its path is written; a place is held from before the body is read until after
-the last byte is sent; an exception becomes an error of one shape, and its text stays in the log.
+playground's files is answered without a key where keys are set, however its path is written; a place is held from
+before the body is read until after the last byte is sent; an exception becomes an error of one shape, and its text
+stays in the log.
 """
 
 from __future__ import annotations

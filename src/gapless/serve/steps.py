@@ -1,8 +1,8 @@
 """The engine's last steps, as they land, for whoever looks: the strip at the foot of the playground.
 
 In: what `EngineHandle.watch` tells, asked for every `EVERY` seconds. Out: server-sent events, the same for all who
-look. Invariants: nobody looks, nothing is asked and nothing kept; however many look, the engine is asked once; who reads
-slowly misses events and delays nobody. A feed ends with its client, the engine, or a server that stops.
+look. Invariants: nobody looks, nothing is asked and nothing kept; however many look, the engine is asked once; who
+reads slowly misses events and delays nobody. A feed ends with its client, the engine, or a server that stops.
 """
 
 from __future__ import annotations
