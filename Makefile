@@ -40,6 +40,8 @@ lint: install ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@if command -v node >/dev/null; then for file in src/gapless/serve/ui/*.js; do \
+	  node --check --input-type=module < $$file || exit 1; done; else echo "no node: the page's scripts are not checked"; fi
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: install ## Build the site of the docs into site/, and check its links

@@ -107,6 +107,7 @@ export class Board extends EventTarget {
     image.hidden = picture === null;
     this.overlay.clear();
     if (picture) {
+      this.#fit(picture);
       image.src = picture.url;
       image.alt = `The picture: ${picture.name}`;
       byId("about-picture").textContent = `${picture.name} · ${picture.width} × ${picture.height} · ${bytes(picture.blob.size)}`;
@@ -120,6 +121,17 @@ export class Board extends EventTarget {
     say(picture ? `Picture ${picture.name}, ${picture.width} by ${picture.height}.` : "No picture.");
   }
 
+  #fit({ width, height }) {
+    byId("frame").style.setProperty("--wide", width);
+    byId("frame").style.setProperty("--high", height);
+  }
+
+  /** Answers a second, on the camera's picture; null: nothing. */
+  rate(frames) {
+    byId("rate").hidden = frames === null;
+    byId("rate").textContent = frames === null ? "" : `${frames.toFixed(1)} frames/s`;
+  }
+
   /** Put the camera on. */
   async light() {
     this.#show(null);
@@ -130,6 +142,7 @@ export class Board extends EventTarget {
       this.tell(error.message);
       return;
     }
+    this.#fit(this.size);
     this.#lit(true);
     byId("about-picture").textContent = `camera · ${byId("video").videoWidth} × ${byId("video").videoHeight}`;
     byId("snap").focus();

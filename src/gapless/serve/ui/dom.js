@@ -30,7 +30,7 @@ export function say(words) {
 /** Milliseconds as a person reads them. */
 export function ms(value) {
   if (!Number.isFinite(value)) return "–";
-  if (value >= 10000) return `${(value / 1000).toFixed(1)} s`;
+  if (value >= 1000) return `${(value / 1000).toFixed(value >= 10000 ? 1 : 2)} s`;
   if (value >= 100) return `${Math.round(value)} ms`;
   return value >= 10 ? `${value.toFixed(1)} ms` : `${value.toFixed(2)} ms`;
 }

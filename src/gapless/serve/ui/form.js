@@ -25,7 +25,7 @@ export class Form extends EventTarget {
       event.preventDefault();
       byId("ask").requestSubmit();
     });
-    byId("prompt").addEventListener("input", () => this.#complain("prompt", ""));
+    for (const id of ["prompt", "shape"]) byId(id).addEventListener("input", () => this.#complain(id, ""));
   }
 
   /** Show what this server has. */
@@ -82,6 +82,7 @@ export class Form extends EventTarget {
     prompt.placeholder = skill.example ? `for example: ${skill.example}` : "";
     byId("lengths").hidden = name !== "caption";
     byId("reasoning-row").hidden = !(name === "query" && this.reasons);
+    byId("shape-row").hidden = name !== "query";
     this.#complain("prompt", "");
     this.dispatchEvent(new Event("change"));
   }
@@ -97,13 +98,28 @@ export class Form extends EventTarget {
     }
     const length = document.querySelector("input[name=length]:checked").value;
     const reasoning = byId("reasoning").checked && !byId("reasoning-row").hidden;
-    return { skill, text, length, reasoning, settings: this.#settings(), model: this.#model };
+    const shape = skill === "query" ? this.#shape() : {};
+    if (shape === null) return null;
+    return { skill, text, length, reasoning, settings: { ...this.#settings(), ...shape }, model: this.#model };
+  }
+
+  /** What the answer may be, as a setting: a JSON schema, or choices one a line. None, if it cannot be read. */
+  #shape() {
+    const text = byId("shape").value.trim();
+    if (!text) return {};
+    if (!text.startsWith("{")) return { choice: text.split("\n").map((line) => line.trim()).filter(Boolean) };
+    try {
+      return { json_schema: JSON.parse(text) };
+    } catch (error) {
+      byId("shape-row").open = true;
+      return this.#complain("shape", `The schema is not JSON: ${error.message}`);
+    }
   }
 
   /** The server found fault with a field. Returns null. */
   mark(name, words) {
-    const field = byId(`set-${name}`);
-    if (field) byId("settings").open = true;
+    const field = byId(["choice", "json_schema"].includes(name) ? "shape" : `set-${name}`);
+    if (field) field.closest("details").open = true;
     return this.#complain(field ? field.id : "prompt", words);
   }
 

@@ -194,6 +194,7 @@ async function roll(asked) {
       turn.answer = answer;
       turn.grow();
       show(turn);
+      board.rate(film.rate);
       turn.note(`${film.rate.toFixed(1)} frames a second · ${ms(took)} each · ${film.answered} asked, ${film.dropped} dropped`);
     });
     say(`Filmed ${film.answered} frames. The last answer: ${wordsOf(asked.skill, turn.answer) ?? `${turn.marks.length} found`}.`);
@@ -202,6 +203,7 @@ async function roll(asked) {
   } finally {
     film = null;
     asking = null;
+    board.rate(null);
     board.dark();
     busy(false);
   }
