@@ -230,3 +230,24 @@ def test_a_skill_that_needs_a_picture_says_so(page, served):
     page.click("#send")
     assert page.locator("#hint").text_content() == "Write here what is asked."
     assert ask(page, "query", "Who are you?").locator(".words").text_content()
+
+
+def test_an_answer_in_a_shape(page, served):
+    show(page, SQUARE)
+    cold(page)
+    page.locator("#shape-row summary").click()
+    page.fill("#shape", "a red one\na blue one\n")
+    assert ask(page, "query", "What color is the circle?").locator(".words").text_content() in (
+        "a red one",
+        "a blue one",
+    )
+    page.fill("#shape", '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}')
+    assert set(json.loads(ask(page, "query", "How many?").locator(".words").text_content())) == {"n"}
+    page.fill("#shape", '{"type": ')
+    page.click("#send")
+    assert "The schema is not JSON" in page.locator("#hint").text_content()
+    assert page.locator("#shape").get_attribute("aria-invalid") == "true"
+    page.fill("#shape", '{"type": "lobster"}')
+    page.click("#send")
+    page.locator(".turn.failed").wait_for()
+    assert page.locator("#shape").get_attribute("aria-invalid") == "true"
