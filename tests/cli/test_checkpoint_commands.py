@@ -61,6 +61,7 @@ def test_inspect_of_a_whole_checkpoint(tmp_path: Path, capsys: pytest.CaptureFix
     pages = -(-cache["context"] // 16) + 1  # a picture's block ends within a page
     assert cache["rows"] == {str(n): (n * pages + 1) * 16 * cache["token"] for n in (1, 8, 16, 32, 64)}
     assert found["kv_cache"]["float32"]["token"] == 2 * cache["token"]
+    assert found["token_tables"] == 65 * (2 * found["dimensions"]["text"]["vocab_size"] + 24) + 2**26 + 2**17
     assert main(["inspect", str(folder)]) == 0
     out, err = capsys.readouterr()
     assert "hugging face" in out and "weights take" in out and "KV cache, bfloat16" in out and err == ""

@@ -133,6 +133,7 @@ def _facts(found: Inspected, name: str, problems: Sequence[str]) -> dict[str, An
         "parameters": numbers.parameters,
         "memory": dict(numbers.memory),
         "kv_cache": caches,
+        "token_tables": _tables(config) if config else None,
         "licence": licence,
         "dimensions": dims,
         "problems": list(problems),
@@ -147,6 +148,15 @@ def _cache(config: MoondreamConfig, itemsize: int) -> dict[str, Any]:
     return {"token": took.token, "context": took.max_context, "rows": {str(n): took.cache(n) for n in ROWS_TOLD}}
 
 
+def _tables(config: MoondreamConfig) -> int:
+    """Bytes of all slots for rules."""
+    from gapless.config import EngineConfig
+    from gapless.models.footprint import token_tables
+
+    usual = EngineConfig()
+    return token_tables(config.text.vocab_size, usual.grammars, usual.grammar_memory)
+
+
 def _show(shown: dict[str, Any]) -> None:
     dims, problems = shown["dimensions"], shown["problems"]
     rows = [(key, shown[key] or "not known") for key in ("folder", "layout", "revision", "licence")]
@@ -157,6 +167,7 @@ def _show(shown: dict[str, Any]) -> None:
         memory = ", ".join(f"{size / 1e9:.3f} GB in {dtype}" for dtype, size in shown["memory"].items())
         rows += [("parameters", f"{shown['parameters']:,}"), ("weights take", memory)]
         rows += [(f"KV cache, {dtype}", _told(cache)) for dtype, cache in shown["kv_cache"].items() if dtype != TWIN]
+        rows += [("tables of rules", f"{shown['token_tables'] / 1e9:.3f} GB")]
     table(("", ""), rows)
     _complain_of(problems)
 

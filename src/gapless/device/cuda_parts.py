@@ -13,7 +13,6 @@ import torch
 
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table
-from gapless.device.grammars import grammar_memory
 from gapless.device.graphs import Graphs, buckets_for, widths_for
 from gapless.device.packet import Layout
 from gapless.device.pictures import MOST_CROPS
@@ -32,6 +31,7 @@ from gapless.device.sizing import (
 from gapless.device.tail import MASKED, Feeds
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
+from gapless.models.footprint import token_tables
 from gapless.records import DeviceLimits
 
 UNBOUNDED = 2**62
@@ -105,7 +105,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         adapters=adapters,
         host=limits.host_pictures * limits.picture_bytes,
         host_pictures=limits.host_pictures,
-        grammars=grammar_memory(limits) if limits.grammars else 0,
+        grammars=token_tables(limits.vocab, limits.grammars, 2 * limits.grammar_numbers),
     )
     return Parts(limits, layout, program, slots, lanes, arena, prompts, kept, graphs, plan)
 

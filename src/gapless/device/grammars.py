@@ -17,16 +17,14 @@ from torch import Tensor
 from gapless.device.packet import Count
 from gapless.device.tables import DeviceTable
 from gapless.kernels.rows import Grammars
+from gapless.models.footprint import SPAN, SPARE
 from gapless.records import DeviceLimits, GrammarLoad
 from gapless.token_table import END
 
-SPAN = 3
-"""Where a slot's numbers begin, how many classes a state has, and how many states there are."""
 _WORDS = SPAN * 8 // 2
+"""Int16 of a span: where a slot's numbers begin, how many classes a state has, and how many states there are."""
 FAR = 2**30
 """More tokens than any answer has."""
-SPARE = 2**16
-"""Numbers behind all others, as many as a state could have: for a row whose table never came."""
 BITS = 0xFFFF
 """Of a class: it is unsigned, though its tensor is not."""
 
@@ -39,19 +37,15 @@ def packed(load: GrammarLoad) -> npt.NDArray[np.int16]:
     return np.concatenate(parts)
 
 
-def grammar_memory(limits: DeviceLimits) -> int:
-    """Bytes of all slots, the empty one included, and their room."""
-    return (limits.grammars + 1) * (2 * limits.vocab + 8 * SPAN) + 2 * (limits.grammar_numbers + SPARE)
-
-
 class DeviceGrammars:
     """The slots of one device; only the compute stream touches them. Slot 0 is empty: rows without a table have it."""
 
     def __init__(self, limits: DeviceLimits, table: DeviceTable, device: torch.device) -> None:
         slots, self._vocab = limits.grammars + 1, limits.vocab
+        numbers = limits.grammar_numbers + SPARE  # a row whose table never came may read behind those of the last one
         self.all = Grammars(
             classes=torch.zeros((slots, limits.vocab), dtype=torch.int16, device=device),
-            numbers=torch.empty(limits.grammar_numbers + SPARE, dtype=torch.int16, device=device),  # touched when used
+            numbers=torch.empty(numbers, dtype=torch.int16, device=device),  # touched when used
             spans=torch.zeros((slots, SPAN), dtype=torch.int64, device=device),
             answers=table.answers,
         )

@@ -10,6 +10,15 @@ from dataclasses import dataclass
 
 PAGE = 16
 """Tokens of a page, unless one says otherwise."""
+SPAN = 3
+"""Numbers of 8 bytes that say where a token table lies."""
+SPARE = 2**16
+"""Numbers of 2 bytes behind those of all token tables."""
+
+
+def token_tables(vocab: int, slots: int, memory: int) -> int:
+    """Bytes of so many slots for token tables, and of the empty one, with `memory` bytes for their states."""
+    return (slots + 1) * (2 * vocab + 8 * SPAN) + memory + 2 * SPARE if slots else 0
 
 
 def pages_of_a_row(max_context: int, prefix: int, page_size: int) -> int:
