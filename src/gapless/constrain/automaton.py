@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gapless.constrain.language import Alt, Chars, Listed, Literal, Machine, Members, Node, Repeat, Seq
-from gapless.constrain.limits import Limits
+from gapless.constrain.language import Alt, Chars, Lexeme, Listed, Literal, Machine, Members, Node, Repeat, Rule, Seq
+from gapless.constrain.limits import Limits, NotATable
 
 ByteSet = int
 """Bit b is set if byte b is in it."""
@@ -39,6 +39,8 @@ class Nfa:
             Listed: self._listed,
             Members: self._members,
             Machine: self._machine,
+            Lexeme: self._lexeme,
+            Rule: self._rule,
         }
 
     def state(self) -> int:
@@ -162,6 +164,12 @@ class Nfa:
         for state in node.accepting:
             self.free[own[state]].append(end)
         return end
+
+    def _lexeme(self, node: Lexeme, start: int) -> int:
+        return self.add(node.part, start)
+
+    def _rule(self, node: Rule, start: int) -> int:
+        raise NotATable("what leads to itself again cannot be told from other values")
 
 
 def build(node: Node, limits: Limits) -> Nfa:

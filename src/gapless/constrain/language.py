@@ -89,7 +89,25 @@ class Machine:
     accepting: frozenset[int]
 
 
-Node = Chars | Literal | Seq | Alt | Repeat | Listed | Members | Machine
+@dataclass(frozen=True, slots=True)
+class Lexeme:
+    """A part that a reader of JSON takes as one piece: a string, a number, a name, a separator with its spaces.
+
+    None of them is the beginning of another with which it could be confused: what follows a piece never goes on as the
+    piece could have. Grammars with rules are read piece by piece.
+    """
+
+    part: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a rule of this number says, which may lead to itself again. No automaton has such parts."""
+
+    number: int
+
+
+Node = Chars | Literal | Seq | Alt | Repeat | Listed | Members | Machine | Lexeme | Rule
 
 EMPTY = Literal(b"")
 NEVER = Alt(())
@@ -100,6 +118,11 @@ def seq(*parts: Node) -> Node:
     if any(part == NEVER for part in parts):
         return NEVER
     return parts[0] if len(parts) == 1 else Seq(parts)
+
+
+def lexeme(part: Node) -> Node:
+    """A part in one piece; nothing if it is nothing."""
+    return part if part == NEVER or isinstance(part, Lexeme) else Lexeme(part)
 
 
 def alt(options: Iterable[Node]) -> Node:

@@ -5,7 +5,8 @@ can be written, except for what the schema leaves open and nobody asked for: mem
 (without `additionalProperties` or `items`), types that no keyword is about (without `type`), another order of members.
 Where nothing at all is known (`true`, `{}`, an object or array of which nothing is said), values nest to a bounded
 depth. A keyword that cannot be honoured raises `InvalidRequest` with its name and JSON pointer; a recursive schema
-raises `NotATable`.
+raises `NotATable`, unless it is asked for as `schema_rules`: the same language, in which places that lead to themselves
+are rules, and which is put together of whole lexemes only.
 """
 
 from __future__ import annotations
@@ -22,33 +23,57 @@ from gapless.constrain.digits import Bound, between, fraction_digits, multiples,
 from gapless.constrain.disjoint import Disjoint
 from gapless.constrain.flat import Conjunction, Flat, Part, Text, merge, refusal, smaller, type_of
 from gapless.constrain.keywords import Keywords
-from gapless.constrain.language import EMPTY, NEVER, Chars, Listed, Literal, Member, Members, Node, Repeat, alt, seq
+from gapless.constrain.language import (
+    EMPTY,
+    NEVER,
+    Chars,
+    Listed,
+    Literal,
+    Member,
+    Members,
+    Node,
+    Repeat,
+    alt,
+    lexeme,
+    seq,
+)
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.regex import found_in
+from gapless.constrain.rules import Rules, Ruled, some_member
 from gapless.constrain.spelling import CHARACTER, Spacing, format_text, key, quoted, spelled
 from gapless.errors import InvalidRequest, shown
 
 _SIMPLE = Flat()
+
 _FEW = 2
 """Elements beyond which a bounded array's element is made small before it is copied."""
 
 
 def schema_language(schema: object, spaces: int = 1, limits: Limits = DEFAULT) -> Node:
     """The tree of a schema. Raises `InvalidRequest` for what it cannot honour or nothing can satisfy."""
-    return _Schema(schema, spaces, limits).root()
+    return _Schema(schema, spaces, limits, None).root()
+
+
+def schema_rules(schema: object, spaces: int = 1, limits: Limits = DEFAULT) -> Ruled:
+    """The same with rules where the schema leads to itself. Raises as `schema_language` does."""
+    rules = Rules()
+    while True:
+        root = _Schema(schema, spaces, limits, rules).root()
+        if not rules.bury():
+            return Ruled(root, dict(rules.bodies))
 
 
 class _Schema:
-    """A schema's places, each turned into a language once."""
+    """A schema's places, each turned into a language once. Without `rules` it must not be recursive."""
 
-    def __init__(self, schema: object, spaces: int, limits: Limits) -> None:
-        self._root, self._limits = schema, limits
+    def __init__(self, schema: object, spaces: int, limits: Limits, rules: Rules | None) -> None:
+        self._root, self._limits, self._rules = schema, limits, rules
         self._spacing = Spacing(spaces)
         self._known: dict[tuple[str, ...], Node] = {}
         self._deep: dict[int, Node] = {}
         self._ranges: dict[tuple[Bound | None, Bound | None, int], Node] = {}
         self._depth = 0
-        self._disjoint = Disjoint(self.alternatives, self.text, limits)
+        self._disjoint = Disjoint(self.alternatives if rules is None else self._known_alternatives, self.text, limits)
 
     def root(self) -> Node:
         found = self._language((Part("", self._root, frozenset(("",))),))
@@ -60,14 +85,24 @@ class _Schema:
         """All ways in which these schemas hold together."""
         if not conjunction:
             return self._anything(self._limits.generic_depth)
+        if self._rules is not None:  # each once: else places that lead to themselves would go on for ever
+            conjunction = tuple({part.pointer: replace(part, trail=frozenset()) for part in conjunction}.values())
         place = tuple(part.pointer for part in conjunction)
         if place not in self._known:
             self._depth += 1
             if self._depth > self._limits.depth:
                 raise NotATable(f"the schema nests more than {self._limits.depth} deep at #{place[0]}")
-            self._known[place] = alt(self._of(flat) for flat in self.alternatives(conjunction))
+            self._known[place] = self._written(place, conjunction)
             self._depth -= 1
         return self._known[place]
+
+    def _written(self, place: tuple[str, ...], conjunction: Conjunction) -> Node:
+        if self._rules is None:
+            return alt(self._of(flat) for flat in self.alternatives(conjunction))
+        again = self._rules.enter(place)
+        if again is not None:
+            return again
+        return self._rules.leave(place, alt(self._of(flat) for flat in self.alternatives(conjunction)))
 
     # What applies at one place
 
@@ -77,6 +112,13 @@ class _Schema:
         for part in conjunction:
             found = self._combined(found, self._expanded(part), part.pointer)
         return found
+
+    def _known_alternatives(self, conjunction: Conjunction) -> list[Flat]:
+        """The same to tell values apart by: of what leads to itself, or is too large, nothing is known."""
+        try:
+            return self.alternatives(conjunction)
+        except NotATable:
+            return [Flat()]
 
     def _combined(self, one: list[Flat], other: list[Flat], pointer: str) -> list[Flat]:
         if len(one) * len(other) > self._limits.alternatives:
@@ -161,29 +203,32 @@ class _Schema:
         return alt([self._either(sure), self._satisfying(others, rest)])
 
     def _either(self, values: list[object]) -> Node:
-        return alt(self._spacing.value(value) for value in values)
+        plain = [not isinstance(value, dict | list) for value in values]
+        scalars = lexeme(alt(self._spacing.value(value) for value in compress(values, plain)))
+        return alt([scalars, *(self._spacing.value(value) for value in compress(values, map(not_, plain)))])
 
     def _satisfying(self, values: list[object], rest: Flat) -> Node:
         if not values:
             return NEVER
         types = frozenset(type_of(value) for value in values)
-        return both(self._either(values), self._of(replace(rest, types=types)), self._limits)
+        wanted = self._of(replace(rest, types=types))
+        return alt(value for value in map(self._spacing.value, values) if both(value, wanted, self._limits) != NEVER)
 
     def _null(self, flat: Flat) -> Node:
-        return Literal(b"null")
+        return lexeme(Literal(b"null"))
 
     def _boolean(self, flat: Flat) -> Node:
-        return alt((Literal(b"true"), Literal(b"false")))
+        return lexeme(alt((Literal(b"true"), Literal(b"false"))))
 
     def _integer(self, flat: Flat) -> Node:
         found = self._digits(flat, 0)
-        return found if flat.step is None else both(found, multiples(flat.step), self._limits)
+        return found if flat.step is None else lexeme(both(found, multiples(flat.step), self._limits))
 
     def _number(self, flat: Flat) -> Node:
         if flat.step is not None:
             return self._integer(flat)
         if flat.low is None and flat.high is None:
-            return plain_number()
+            return lexeme(plain_number())
         digits = fraction_digits(flat.low, flat.high)
         if digits < 0:
             keyword = "exclusiveMinimum" if flat.low is not None and flat.low.open else "exclusiveMaximum"
@@ -194,7 +239,7 @@ class _Schema:
         """Numbers in a flat's range, as a small automaton: the same range tends to come again."""
         wanted = (flat.low, flat.high, fraction)
         if wanted not in self._ranges:
-            self._ranges[wanted] = compact(between(*wanted), self._limits)
+            self._ranges[wanted] = lexeme(compact(between(*wanted), self._limits))
             if self._ranges[wanted] == NEVER and too_fine(*wanted):
                 keyword = "minimum" if flat.low is not None else "maximum"
                 raise refusal(flat.pointer, keyword, "leaves only numbers of more digits than are written")
@@ -243,7 +288,7 @@ class _Schema:
         return seq(Literal(b"["), self._elements(tuple(heads[:most]), rest, flat.fewest, most), Literal(b"]"))
 
     def _elements(self, heads: tuple[Node, ...], rest: Node, least: int, most: int | None) -> Node:
-        if rest != NEVER and max(least, most or 0) - len(heads) > _FEW:
+        if rest != NEVER and max(least, most or 0) - len(heads) > _FEW and self._rules is None:
             rest = compact(rest, self._limits)
         return Listed(heads, None if rest == NEVER else rest, least, most, self._spacing.comma)
 
@@ -272,9 +317,10 @@ class _Schema:
         members, more = self._counted(flat, members, more)
         if len(members) < flat.least_members and more == NEVER:
             return NEVER
-        found: Node = Members(members, None if more == NEVER else more, self._spacing.comma)
-        empty = flat.least_members == 1 and not flat.required
-        return without(found, EMPTY, self._limits) if empty else found
+        found = Members(members, None if more == NEVER else more, self._spacing.comma)
+        if flat.least_members != 1 or flat.required:
+            return found
+        return without(found, EMPTY, self._limits) if self._rules is None else some_member(found)
 
     def _member(self, name: Node, value: Node) -> Node:
         return seq(name, self._spacing.colon, value)
@@ -296,9 +342,9 @@ class _Schema:
             return NEVER
         other: Node = quoted(Repeat(CHARACTER, 0, None))
         for part in flat.names:
-            other = both(other, self._name(part), self._limits)
+            other = lexeme(both(other, self._name(part), self._limits))
         declared = alt(key(name) for name in names)
-        other = other if declared == NEVER else without(other, declared, self._limits)
+        other = other if declared == NEVER else lexeme(without(other, declared, self._limits))
         return self._member(other, value) if other != NEVER else NEVER
 
     def _counted(self, flat: Flat, members: tuple[Member, ...], more: Node) -> tuple[tuple[Member, ...], Node]:
@@ -320,7 +366,7 @@ class _Schema:
     def _anything(self, depth: int) -> Node:
         """Any value, nested to a depth."""
         if depth not in self._deep:
-            scalars = [self._null(_SIMPLE), self._boolean(_SIMPLE), plain_number(), self._string(_SIMPLE)]
+            scalars = [self._null(_SIMPLE), self._boolean(_SIMPLE), self._number(_SIMPLE), self._string(_SIMPLE)]
             if depth > 0:
                 inner = self._anything(depth - 1)
                 more = self._member(quoted(Repeat(CHARACTER, 0, None)), inner)

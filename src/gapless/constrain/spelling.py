@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 
 from gapless.constrain.charset import ANY, CharSet
-from gapless.constrain.language import EMPTY, Alt, Chars, Listed, Literal, Machine, Members, Node, Repeat, Seq, alt, seq
+from gapless.constrain.language import EMPTY, Alt, Chars, Listed, Literal, Node, Repeat, Seq, alt, lexeme, seq
 from gapless.constrain.regex import whole
 from gapless.errors import InvalidRequest
 
@@ -32,8 +32,8 @@ class Spacing:
         if not 0 <= spaces <= 8:
             raise InvalidRequest(f"spaces is {spaces}; it must be between 0 and 8", param="spaces")
         space: Node = Repeat(Literal(b" "), 0, spaces) if spaces else EMPTY
-        self.comma: Node = seq(Literal(b","), space)
-        self.colon: Node = seq(Literal(b":"), space)
+        self.comma = lexeme(seq(Literal(b","), space))
+        self.colon = lexeme(seq(Literal(b":"), space))
 
     def value(self, value: object) -> Node:
         """JSON of a value, with any spacing."""
@@ -86,7 +86,7 @@ def spelled(text: Node) -> Node:
 
 def quoted(body: Node) -> Node:
     """A string."""
-    return seq(QUOTE, body, QUOTE)
+    return lexeme(seq(QUOTE, body, QUOTE))
 
 
 CHARACTER = characters(ANY)
