@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from gapless.columns import Flags, Ints, Mask, Records, RowRecord, RowRef, Rows, Token
+from gapless.host_grammar import HostGrammar
 from gapless.prompt import Crops, Inset, Look, Picture, Prompt
 from gapless.sampling import MAX_BIASED, MAX_TOP_LOGPROBS, Adjustment, Sampling
 from gapless.token_table import TokenTable
@@ -32,6 +33,7 @@ __all__ = [
     "FinishReason",
     "Flags",
     "GrammarLoad",
+    "HostGrammar",
     "HostPlace",
     "Inset",
     "Ints",
@@ -113,6 +115,8 @@ class Request:
     """What it is answered with, whatever is loaded under that name since."""
     grammar: TokenTable | None = None
     """What its answer may be, on top of its program, which then is one that answers in text; its reasoning is free."""
+    guide: HostGrammar | None = None
+    """The same where it has no table: then it is `host_masked`."""
 
 
 class StepKind(StrEnum):

@@ -35,7 +35,7 @@ def named(messages):
 
 def test_a_table_comes_as_it_was():
     for table in SOME:
-        again = wire.decode_downward(wire.encode(wire.Learn.of(table))).table()
+        again = wire.decode_downward(wire.encode(lessons.Learn.of(table))).table()
         assert again == table and hash(again) == hash(table) and again.seconds == table.seconds
         for name in ("classes", "following", "distance", "forced"):
             one, other = getattr(again, name), getattr(table, name)

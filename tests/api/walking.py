@@ -14,15 +14,18 @@ from gapless.api.load import crop_spec
 from gapless.api.runner import NOTHING
 from gapless.api.vlm import VLM
 from gapless.config import ImageLimits
+from gapless.constrain.guides import Guides
 from gapless.constrain.tokens import TokenWalker
-from gapless.errors import EngineClosed
+from gapless.errors import EngineClosed, InvalidRequest
 from gapless.models.moondream.identify import identify
 from gapless.models.moondream.templates import Templates
-from gapless.records import Emission, Finish, FinishReason, Token
+from gapless.records import Emission, Finish, FinishReason, HostGrammar, Token
 from gapless.skills.base import SkillContext
 from gapless.skills.own_tokenizer import open_tokenizer
 from gapless.weights.folder import find_files
 from gapless.weights.hub import locate
+
+GUIDES = Guides()
 
 
 class WalkingRunner:
@@ -60,9 +63,11 @@ class WalkingRunner:
     def submit(self, prompt, program, sampling, deadline, channel, adapter=None, grammar=None):
         number = next(self._ids)
         self.tables.append(grammar)
-        ids = (
-            self._walk(number, grammar, sampling.max_tokens) if grammar else [*self.context.tokenizer.encode("free"), 0]
-        )
+        try:
+            ids = self._said(number, grammar, sampling.max_tokens)
+        except InvalidRequest as error:
+            channel.put(Emission(number, finish=Finish(NOTHING, error=error)))
+            return number
         if program == "reason":
             ids = [*self.context.tokenizer.encode("I think so"), self.context.templates.ids.answer, *ids]
         cut = self.short is not None
@@ -72,7 +77,12 @@ class WalkingRunner:
         channel.put(Emission(number, finish=Finish(NOTHING, reason)))
         return number
 
+    def _said(self, number, grammar, most):
+        return self._walk(number, grammar, most) if grammar else [*self.context.tokenizer.encode("free"), 0]
+
     def _walk(self, number, grammar, most):
+        if isinstance(grammar, HostGrammar):
+            return self._led(number, grammar, min(most, 60))
         walker, draw = TokenWalker(grammar), random.Random(number)
         ids = []
         while not walker.ended:
@@ -80,6 +90,16 @@ class WalkingRunner:
             allowed = [int(id) for id in walker.mask(left).nonzero()[0]]
             ids.append(draw.choice(allowed))
             walker.advance(ids[-1])
+        return ids
+
+    def _led(self, number, grammar, most):
+        """From `most` tokens on it closes what it can."""
+        guide, draw, ids, pieces = GUIDES.guide(grammar), random.Random(number), [], grammar.words.pieces
+        while not ids or ids[-1] != grammar.words.end:
+            allowed = [int(id) for id in guide.mask().nonzero()[0]]
+            closing = [id for id in allowed if id == grammar.words.end or pieces[id][-1:] in b'"]}']
+            ids.append(draw.choice(allowed if len(ids) < most else closing or allowed))
+            guide.consume(ids[-1:] if ids[-1] != grammar.words.end else [])
         return ids
 
 

@@ -84,3 +84,13 @@ def test_rule_tells_why_there_is_no_table(tmp_path: Path, capsys: pytest.Capture
     assert main(["rule", "no-such-model", "--regex", "a"]) == 1
     assert main(["rule"]) == 2
     assert "which rule?" in capsys.readouterr().err
+
+
+def test_a_rule_without_a_table_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = str(tmp_path / "tree.json")
+    Path(tree).write_text(json.dumps({"type": "object", "properties": {"of": {"$ref": "#"}}}))
+    assert main(["rule", "--schema", tree, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["host"] and told["bytes"] > 0 and "states" not in told
+    assert main(["rule", "--schema", tree]) == 0
+    assert "built on the host" in capsys.readouterr().out

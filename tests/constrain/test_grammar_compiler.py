@@ -15,6 +15,7 @@ from gapless.constrain.compiler import Compiler, TableCache, TooManyGrammars
 from gapless.constrain.grammar import Grammar, compile_grammar
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.errors import EngineClosed, InvalidRequest, RequestFailed
+from gapless.host_grammar import HostGrammar
 from gapless.token_table import TokenTable
 
 WAIT = 60
@@ -69,8 +70,9 @@ def test_who_asks_for_the_same_at_once_shares_one_compilation_and_one_error(comp
             future.result(WAIT)
         assert refusal.value.param == "json_schema"
     assert compiler.compiled == count + 3
-    with pytest.raises(NotATable, match="recursive"):
-        compiler.submit(Grammar.json_schema({"properties": {"a": {"$ref": "#"}}})).result(WAIT)
+    guide = compiler.submit(Grammar.json_schema({"properties": {"a": {"$ref": "#"}}})).result(WAIT)
+    assert isinstance(guide, HostGrammar) and guide.words.digest == glint().digest
+    assert compiler.submit(Grammar.json_schema({"properties": {"a": {"$ref": "#"}}})).result() is guide
 
 
 def test_an_event_loop_goes_on_meanwhile(compiler):

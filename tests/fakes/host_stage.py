@@ -15,8 +15,10 @@ from tests.fakes.masks import ThreadMasks
 from tests.fakes.refereed import Refereed
 from tests.fakes.scene import Stage, table_of
 from tests.fakes.sim_clock import SimClock
+from tests.fakes.sim_guided import GUIDES
 
 from gapless.config import EngineConfig, HostDeviceConfig
+from gapless.constrain.guided import GuidedMasks
 from gapless.costs import Costs
 from gapless.device.host import HostDevice
 from gapless.engine.build import Engine
@@ -63,8 +65,10 @@ def host_stage(
     device = Refereed(HostDevice(model, table, config, rehearsal), table)
     device.referee.narrower = bool(deny)
     device.told = costs
+    guided = GuidedMasks(mailbox.notify, GUIDES)
     try:
-        yield Stage(Engine(device, table, cutting, masks, mailbox, clock), mailbox, clock), device
+        yield Stage(Engine(device, table, cutting, masks, mailbox, clock, guided), mailbox, clock), device
     finally:
         device.close()
         masks.close()
+        guided.close()

@@ -15,8 +15,10 @@ from tests.fakes.masks import ThreadMasks
 from tests.fakes.refereed import Refereed
 from tests.fakes.scene import Stage, table_of
 from tests.fakes.sim_clock import SimClock
+from tests.fakes.sim_guided import GUIDES
 
 from gapless.config import CudaDeviceConfig, EngineConfig
+from gapless.constrain.guided import GuidedMasks
 from gapless.costs import Costs
 from gapless.device.cuda import CudaDevice
 from gapless.engine.build import Engine
@@ -64,8 +66,10 @@ def inline_stage(
         pass
     device = Refereed(inner, table)
     device.told = costs
+    guided = GuidedMasks(mailbox.notify, GUIDES)
     try:
-        yield Stage(Engine(device, table, cutting, masks, mailbox, clock), mailbox, clock), device
+        yield Stage(Engine(device, table, cutting, masks, mailbox, clock, guided), mailbox, clock), device
     finally:
         device.close()
         masks.close()
+        guided.close()

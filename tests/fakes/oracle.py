@@ -44,14 +44,14 @@ def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...]
             reading.feed(request.prompt.ids[at], request.prompt.values[at])
     s = request.sampling
     walker = Walker.start(table, request.program, s.max_tokens, s.max_objects)
-    walk = RuledWalk(walker, None if request.grammar is None else TokenWalker(request.grammar))
+    walk = RuledWalk(walker, _rule(request, walker))
     tokens: list[Token] = []
     contexts: list[Hidden] = []
     while True:
         hidden = reading.hidden
         contexts.append(hidden)
         scores = lang.scores(spec, hidden)
-        ruled = request.grammar is not None and walker.answers
+        ruled = walk.rule is not None and walker.answers
         mask = walk.mask() if ruled else narrowed(walker, deny if request.host_masked else ())
         scores = adjusted(scores, mask, request, walker, spec.prefix - 1, [token.id for token in tokens])
         chosen = draw(scores, mask, s.temperature, s.top_p, s.seed, reading.position, s.top_logprobs)
@@ -62,6 +62,14 @@ def answer(spec: HashSpec, table: Table, request: Request, deny: tuple[int, ...]
             reason = FinishReason.STOP if flags & Flags.STOP else FinishReason.LENGTH
             return Answer(tuple(tokens), reason, tuple(contexts))
         reading.feed(token.id, token.values)
+
+
+def _rule(request: Request, walker: Walker) -> TokenWalker | None:
+    if request.guide is not None:
+        from tests.fakes.guided import LedWalk  # which needs what is not always installed
+
+        return LedWalk(request.guide, walker.mask)
+    return None if request.grammar is None else TokenWalker(request.grammar)
 
 
 def values_of(head: ValueHead, hidden: Hidden) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from tests.fakes.hash_language import HashSpec
@@ -17,6 +18,7 @@ from tests.fakes.masks import SimMasks
 from tests.fakes.oracle import Answer, answer
 from tests.fakes.sim_clock import SimClock, SimMailbox
 from tests.fakes.sim_device import Fault, SimDevice, Timing
+from tests.fakes.sim_guided import SimGuided
 
 from gapless.config import EngineConfig
 from gapless.constrain.table import PROGRAMS, Table, build_table
@@ -227,11 +229,16 @@ def sim_stage(
     """An engine on the simulated device. `delays`: how long host masks take, in simulated seconds; `deny`: see them."""
     clock, table = SimClock(), table_of(spec)
     masks = SimMasks(clock, delays, deny=deny)
-    mailbox = SimMailbox(clock, masks.next_ready)
+    guided = SimGuided(clock, delays)
+    mailbox = SimMailbox(clock, partial(_next_ready, masks, guided))
     device = SimDevice(limits, table, spec, clock, timing, faults, costs)
     device.referee.narrower = bool(deny)
-    engine = Engine(device, table, config or EngineConfig(lookahead=8), masks, mailbox, clock)
+    engine = Engine(device, table, config or EngineConfig(lookahead=8), masks, mailbox, clock, guided)
     return Stage(engine, mailbox, clock), device
+
+
+def _next_ready(*sources: SimMasks | SimGuided) -> float | None:
+    return min((at for source in sources if (at := source.next_ready()) is not None), default=None)
 
 
 def expected(spec: HashSpec, entries: Sequence[Entry], deny: tuple[int, ...] = ()) -> dict[int, Answer]:

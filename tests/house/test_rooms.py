@@ -19,6 +19,7 @@ FLOORS = {
     "prompt": -1,
     "sampling": -1,
     "token_table": -1,
+    "host_grammar": -1,
     "costs": -1,
     "errors": 0,
     "records": 0,
@@ -41,12 +42,13 @@ FLOORS = {
 }
 STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
 STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml", "ray"}
-PROCESS = {f"api/{name}.py" for name in ("child", "remote", "spawn", "wire")}
+PROCESS = {f"api/{name}.py" for name in ("child", "lessons", "remote", "spawn", "wire")}
 NO_TORCH = (
     "columns.py",
     "prompt.py",
     "sampling.py",
     "token_table.py",
+    "host_grammar.py",
     "costs.py",
     "records.py",
     "errors.py",

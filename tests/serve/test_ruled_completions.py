@@ -153,7 +153,7 @@ REFUSED = [
     ({"response_format": of_schema({"properties": {"a": {"not": {}}}})}, "response_format",
      '"not" at #/properties/a/not'),
     ({"response_format": of_schema({"$ref": "https://example.com/x"})}, "response_format", '"$ref" at #/$ref'),
-    ({"response_format": of_schema({"properties": {"a": {"$ref": "#"}}})}, "response_format", "recursive"),
+    ({"response_format": of_schema({"$ref": "#"})}, "response_format", "recursive"),
     ({"response_format": {"type": "json_schema"}}, "response_format", "response_format.json_schema must be"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format",
      "json_schema.schema must be"),

@@ -14,8 +14,9 @@ from typing import Any
 
 from gapless.api.channel import AsyncChannel, Channel
 from gapless.api.desk import Desk
+from gapless.api.ruling import Rule
 from gapless.errors import EngineClosed, EngineDead, GaplessError
-from gapless.records import Emission, Finish, FinishReason, Metrics, Token, TokenTable
+from gapless.records import Emission, Finish, FinishReason, HostGrammar, Metrics, Token
 from gapless.skills.answer import AnswerText
 from gapless.skills.base import Ask, Piece
 from gapless.skills.gaze import GazeReader
@@ -29,7 +30,7 @@ class Call:
     then. A call keeps the desk alive: a stream that is being read goes on when the VLM's last name is dropped.
     """
 
-    def __init__(self, desk: Desk, ask: Ask, channel: Channel, started: float, table: TokenTable | None) -> None:
+    def __init__(self, desk: Desk, ask: Ask, channel: Channel, started: float, table: Rule | None) -> None:
         self.finish: Finish | None = None
         self.reasons = ask.program == "reason"
         self._desk = desk
@@ -126,7 +127,7 @@ class Call:
 class BlockingCall(Call):
     """A request whose caller is a thread."""
 
-    def __init__(self, desk: Desk, ask: Ask, started: float, table: TokenTable | None = None, *, stream: bool) -> None:
+    def __init__(self, desk: Desk, ask: Ask, started: float, table: Rule | None = None, *, stream: bool) -> None:
         super().__init__(desk, ask, Channel(whole=not stream and not _stoppable(ask)), started, table)
 
     def pull(self) -> tuple[Piece, ...]:
@@ -147,7 +148,7 @@ class BlockingCall(Call):
 class AsyncCall(Call):
     """A request whose caller is a task."""
 
-    def __init__(self, desk: Desk, ask: Ask, started: float, table: TokenTable | None = None, *, stream: bool) -> None:
+    def __init__(self, desk: Desk, ask: Ask, started: float, table: Rule | None = None, *, stream: bool) -> None:
         self._news = AsyncChannel(whole=not stream and not _stoppable(ask))
         super().__init__(desk, ask, self._news, started, table)
 
@@ -187,11 +188,13 @@ def metrics_of(finish: Finish) -> dict[str, Any]:
     }
 
 
-def sizes_of(table: TokenTable) -> dict[str, Any]:
-    """A rule's table in numbers; `compile_ms` is what its compilation took, whenever that was."""
-    compile_ms = 1e3 * table.seconds
-    kinds = table.following.shape[1]
-    return {"states": table.states, "classes": kinds, "bytes": table.nbytes, "compile_ms": compile_ms}
+def sizes_of(table: Rule) -> dict[str, Any]:
+    """A rule's table in numbers, or "host" with the size of its grammar; `compile_ms` is what compiling it took,
+    whenever that was."""
+    sizes: dict[str, Any] = {"bytes": table.nbytes, "compile_ms": 1e3 * table.seconds}
+    if isinstance(table, HostGrammar):
+        return {"host": True, **sizes}
+    return {"states": table.states, "classes": table.following.shape[1], **sizes}
 
 
 def _own(error: BaseException) -> BaseException:

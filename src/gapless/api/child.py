@@ -19,12 +19,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from gapless.api import wire
+from gapless.api import lessons, wire
 from gapless.api.arena import ArenaView
+from gapless.api.child_rules import ChildRules
 from gapless.api.child_shelf import ChildShelf
 from gapless.api.opening import load_weights, open_device
+from gapless.api.ruling import ruled
 from gapless.api.shelf import Shelf
 from gapless.config import EngineConfig, Opening
+from gapless.constrain.guided import GuidedMasks
 from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
 from gapless.device.base import Device
@@ -32,7 +35,7 @@ from gapless.engine.build import Engine
 from gapless.engine.mailbox import Mail
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
-from gapless.records import Emission, Inset, Prompt, Request, Talk, TokenTable
+from gapless.records import Emission, Inset, Prompt, Request, Talk
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which a worker of the CPU device hands the interpreter to the loop."""
@@ -60,7 +63,8 @@ class SocketMailbox:
         self._requests: deque[Request] = deque()
         self._cancels: list[int] = []
         self._withdrawn: list[Request] = []
-        self._tables: dict[str, TokenTable] = {}  # those that requests may name, by digest
+        self._rules = ChildRules()
+        self._ring: int | None = None
 
     @property
     def empty(self) -> bool:
@@ -83,6 +87,19 @@ class SocketMailbox:
             self._line.wait(seconds)
         self._read()
 
+    def notify(self) -> None:
+        """Wake the loop, or keep it from its next sleep (any thread): a mask is ready."""
+        if self._ring is not None:
+            with suppress(BlockingIOError):  # it rings as it is
+                os.write(self._ring, b"!")
+
+    def _learn(self, lesson: lessons.Lesson) -> None:
+        self._rules.learn(lesson)
+        if self._ring is None and isinstance(lesson, lessons.LearnGuide):  # from now on masks are built by threads
+            bell, self._ring = os.pipe()
+            os.set_blocking(self._ring, False)
+            self._line.hear(bell)
+
     def cancel(self, request_id: int) -> None:
         """See `wire.Cancel`; ids that are unknown or over are harmless."""
         for request in self._requests:
@@ -98,10 +115,8 @@ class SocketMailbox:
                 case wire.Submit() as submit:
                     self._requests.append(self._request(submit))
                     self.open.add(submit.id)
-                case wire.Learn() as learn:
-                    self._tables[learn.digest] = learn.table()
-                case wire.Unlearn(digest=digest):
-                    self._tables.pop(digest, None)
+                case lessons.Learn() | lessons.LearnWords() | lessons.LearnGuide() | lessons.Unlearn() as lesson:
+                    self._learn(lesson)
                 case wire.Cancel(id=request_id):
                     self.cancel(request_id)
                 case wire.Shelve() as order:
@@ -121,7 +136,7 @@ class SocketMailbox:
         picture = None if submit.region is None else self._arena.picture(submit.region)
         insets = tuple(Inset(at, self._arena.picture(region)) for at, region in submit.insets)
         prompt = Prompt(submit.ids, submit.values, picture, insets)
-        return Request(
+        request = Request(
             submit.id,
             prompt,
             submit.program,
@@ -130,8 +145,8 @@ class SocketMailbox:
             submit.deadline,
             submit.submitted,
             None if submit.adapter is None else self.shelf.get(submit.adapter),
-            None if submit.grammar is None else self._tables[submit.grammar],
         )
+        return ruled(request, None if submit.grammar is None else self._rules.get(submit.grammar))
 
 
 class EngineLoop:
@@ -150,7 +165,9 @@ class EngineLoop:
         self._arena = arena
         self.shelf = ChildShelf(shelf)
         self._mailbox = SocketMailbox(line, arena, self.shelf)
-        self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
+        self._engine = Engine(
+            device, table, config, TableMasks(), self._mailbox, guided=GuidedMasks(self._mailbox.notify)
+        )
 
     def totals(self) -> Accounting:
         """What the engine and its device did since the start."""

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gapless.api.channel import Channel
 from gapless.api.rules import Rules
+from gapless.api.ruling import Rule
 from gapless.config import PICTURE_CACHE, ImageLimits
 from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.cache import PictureCache, PictureCounts
@@ -24,7 +25,7 @@ from gapless.images.decode import PictureSource
 from gapless.images.picture import cut_here, mirrored
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.steps import StepTimes
-from gapless.records import Picture, Prompt, Sampling, TokenTable
+from gapless.records import Picture, Prompt, Sampling
 from gapless.skills.base import Ask, SkillContext, pictured, user_text
 from gapless.skills.caption import caption
 from gapless.skills.chat import chat, check_chat
@@ -112,10 +113,10 @@ class EngineHandle(Protocol):
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
-        grammar: TokenTable | None = None,
+        grammar: Rule | None = None,
     ) -> int:
-        """Hand a request to the engine and return its id. `grammar`: see `Request`. Raises `EngineClosed` or
-        `EngineDead`, and `InvalidRequest` for an adapter that is not loaded."""
+        """Hand a request to the engine and return its id. `grammar`: see `Request`, also its `guide`.
+        Raises `EngineClosed` or `EngineDead`, and `InvalidRequest` for an adapter that is not loaded."""
         ...
 
     def load_adapter(self, name: str, path: str) -> None:
@@ -207,7 +208,7 @@ class Desk:
         """Put a picture to a question."""
         return asking(None if image is None else self.encode(image).picture)
 
-    def table(self, ask: Ask) -> Future[TokenTable] | None:
+    def table(self, ask: Ask) -> Future[Rule] | None:
         """The table of an ask's rule, None for none. Takes milliseconds; raises what `EngineHandle.check` raises."""
         if ask.rule is None:
             return None

@@ -32,6 +32,7 @@ from gapless.api.channel import Channel
 from gapless.api.remote_shelf import RemoteShelf
 from gapless.api.remote_tables import RemoteTables
 from gapless.api.remote_totals import SNAPSHOT_WAIT, TOTALS_WAIT, Totals
+from gapless.api.ruling import Rule, ruled
 from gapless.api.runner import EXIT_GRACE, NOTHING, closed_while_running, engine_dead, explained
 from gapless.api.spawn import EngineProcess
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestCancelled, overdue
@@ -39,7 +40,7 @@ from gapless.locks import Lock
 from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.steps import StepTimes
-from gapless.records import Emission, Finish, Prompt, Request, Sampling, TokenTable
+from gapless.records import Emission, Finish, Prompt, Request, Sampling
 
 _log = logging.getLogger("gapless")
 
@@ -133,7 +134,7 @@ class RemoteRunner:
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
-        grammar: TokenTable | None = None,
+        grammar: Rule | None = None,
     ) -> int:
         """See `EngineHandle.submit`."""
         room = room_for(prompt.pictures)
@@ -145,9 +146,8 @@ class RemoteRunner:
             )
         with self._lock:
             self.check()
-            own = None if adapter is None else self._shelf.get(adapter)
-            what = (prompt, program, sampling, self._host_masked, deadline, self.now(), own, grammar)
-            request = Request(next(self._ids), *what)
+            what = (next(self._ids), prompt, program, sampling, self._host_masked, deadline, self.now())
+            request = ruled(Request(*what, None if adapter is None else self._shelf.get(adapter)), grammar)
             self._open[request.id] = channel
             self._orders.put(request)
         self._wake()
@@ -348,7 +348,7 @@ class RemoteRunner:
         regions = self._process.arena.place_all(prompt.pictures)
         if regions is None:
             return False
-        for message in self._tables.around(request.grammar, wire.Submit.of(request, regions)):
+        for message in self._tables.around(request.grammar or request.guide, wire.Submit.of(request, regions)):
             self._process.line.send(message)
         return True
 

@@ -13,12 +13,12 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 
+from gapless.api.ruling import Rule
 from gapless.constrain.compiler import Compiler
 from gapless.constrain.grammar import Grammar
 from gapless.constrain.vocabulary import Vocabulary, token_bytes
 from gapless.errors import InvalidRequest, RequestTimeout
 from gapless.locks import Lock
-from gapless.records import TokenTable
 from gapless.skills.base import Ask, SkillContext
 
 COMPILE_SECONDS = 20.0
@@ -49,7 +49,7 @@ class Rules:
         self._asked = self._refused = 0
         self._owner = os.getpid()
 
-    def table(self, grammar: Grammar) -> Future[TokenTable]:
+    def table(self, grammar: Grammar) -> Future[Rule]:
         """See `Compiler.submit`. May take some milliseconds: not for an event loop's thread."""
         with self._lock:
             self._asked += 1
@@ -59,7 +59,7 @@ class Rules:
         future.add_done_callback(self._note)
         return future
 
-    def _note(self, future: Future[TokenTable]) -> None:
+    def _note(self, future: Future[Rule]) -> None:
         if not future.cancelled() and future.exception() is not None:
             with self._lock:
                 self._refused += 1
@@ -92,7 +92,7 @@ def vocabulary_of(context: SkillContext) -> Vocabulary:
     return Vocabulary(token_bytes(context.tokenizer, rules.vocab), rules.end)
 
 
-def wait(future: Future[TokenTable] | None, ask: Ask, left: float | None) -> TokenTable | None:
+def wait(future: Future[Rule] | None, ask: Ask, left: float | None) -> Rule | None:
     """The table of an ask's rule, None for none; `left`: seconds of its timeout. Blocks; raises as the compiler does,
     and `RequestTimeout`."""
     if future is None:
@@ -105,7 +105,7 @@ def wait(future: Future[TokenTable] | None, ask: Ask, left: float | None) -> Tok
         future.cancel()  # of no effect if it is done
 
 
-async def awaited(future: Future[TokenTable] | None, ask: Ask, left: float | None) -> TokenTable | None:
+async def awaited(future: Future[Rule] | None, ask: Ask, left: float | None) -> Rule | None:
     """The same for a task."""
     if future is None:
         return None
@@ -117,7 +117,7 @@ async def awaited(future: Future[TokenTable] | None, ask: Ask, left: float | Non
         future.cancel()
 
 
-def fitting(table: TokenTable, ask: Ask) -> TokenTable:
+def fitting(table: Rule, ask: Ask) -> Rule:
     """Raises `InvalidRequest` if no answer that the rule allows can be whole within the request's tokens."""
     most = ask.sampling.max_tokens
     if table.fewest > most:

@@ -22,8 +22,10 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from gapless.api.channel import Channel
+from gapless.api.ruling import Rule, ruled
 from gapless.api.shelf import Shelf, no_slots
 from gapless.config import EngineConfig
+from gapless.constrain.guided import GuidedMasks
 from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
 from gapless.device.base import Device
@@ -35,7 +37,7 @@ from gapless.observe.accounting import Accounting, Snapshot
 from gapless.observe.answers import Answers
 from gapless.observe.meter import Part
 from gapless.observe.steps import StepTimes
-from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling, Talk, TokenTable
+from gapless.records import Emission, Finish, FinishReason, Metrics, Prompt, Request, Sampling, Talk
 
 EXIT_GRACE = 10.0
 """Seconds that requests still running get at interpreter exit, before they are cancelled."""
@@ -55,7 +57,9 @@ class Runner:
         self._shelf = shelf
         self._host_masked = config.constraints == "host"
         self._mailbox = ThreadMailbox()
-        self._engine = Engine(device, table, config, TableMasks(), self._mailbox)
+        self._engine = Engine(
+            device, table, config, TableMasks(), self._mailbox, guided=GuidedMasks(self._mailbox.notify)
+        )
         self._ids = itertools.count(1)
         self._lock = Lock()
         self._open: dict[int, Channel] = {}
@@ -106,14 +110,14 @@ class Runner:
         deadline: float | None,
         channel: Channel,
         adapter: str | None = None,
-        grammar: TokenTable | None = None,
+        grammar: Rule | None = None,
     ) -> int:
         """See `EngineHandle.submit`."""
         with self._lock:
             self.check()
             own = None if adapter is None else self._shelved(adapter).get(adapter)
-            what = (prompt, program, sampling, self._host_masked, deadline, self.now(), own, grammar)
-            request = Request(next(self._ids), *what)
+            what = (prompt, program, sampling, self._host_masked, deadline, self.now(), own)
+            request = ruled(Request(next(self._ids), *what), grammar)
             self._open[request.id] = channel
             self._mailbox.submit(request)
             return request.id

@@ -8,21 +8,22 @@ and cause; of any other the name and the text are left. A frame that is no such 
 from __future__ import annotations
 
 import builtins
+import os
 import signal
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import zmq
 
 from gapless import errors
 from gapless.api.arena import Region
+from gapless.api.lessons import Lesson
 from gapless.config import Opening
 from gapless.errors import GaplessError, RequestFailed
 from gapless.observe.accounting import Accounting, Standing
 from gapless.observe.steps import StepTimes
-from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Talk, Token, TokenTable
+from gapless.records import Emission, Finish, FinishReason, Metrics, Request, Sampling, Talk, Token
 
 LINGER = 2000
 """Milliseconds that a side which ends gives its last messages to be sent."""
@@ -145,7 +146,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     adapter: str | None = None
     """Key of its adapter."""
     grammar: str | None = None
-    """Digest of its token table, which was sent before."""
+    """Digest of its token table or guide, which was sent before."""
 
     @classmethod
     def of(cls, request: Request, regions: Sequence[Region]) -> Submit:
@@ -163,38 +164,13 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
             regions[0] if front else None,
             tuple((inset.at, region) for inset, region in zip(prompt.insets, regions[front:], strict=True)),
             None if request.adapter is None else request.adapter.key,
-            None if request.grammar is None else request.grammar.digest,
+            _digest(request),
         )
 
 
-class Learn(msgspec.Struct, frozen=True, tag=True):
-    """A `TokenTable` that requests name from now on; its arrays as their bytes."""
-
-    digest: str
-    classes: bytes
-    following: bytes
-    distance: bytes
-    forced: bytes
-    seconds: float
-
-    @classmethod
-    def of(cls, table: TokenTable) -> Learn:
-        """As a message."""
-        classes, following = table.classes.tobytes(), table.following.tobytes()
-        return cls(table.digest, classes, following, table.distance.tobytes(), table.forced.tobytes(), table.seconds)
-
-    def table(self) -> TokenTable:
-        """As it was, over the message's own bytes."""
-        distance = np.frombuffer(self.distance, np.int16)
-        following = np.frombuffer(self.following, np.int16).reshape(len(distance), -1)
-        classes, forced = np.frombuffer(self.classes, np.uint16), np.frombuffer(self.forced, np.int32)
-        return TokenTable(classes, following, distance, forced, self.seconds, self.digest)
-
-
-class Unlearn(msgspec.Struct, frozen=True, tag=True):
-    """No request that follows has the token table of this digest."""
-
-    digest: str
+def _digest(request: Request) -> str | None:
+    rule = request.grammar or request.guide
+    return None if rule is None else rule.digest
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -236,7 +212,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     drain: bool
 
 
-Downward = Open | Learn | Unlearn | Submit | Cancel | Shelve | Discard | Pin | Tell | Close
+Downward = Open | Lesson | Submit | Cancel | Shelve | Discard | Pin | Tell | Close
 
 
 # -- from the engine -----------------------------------------------------------------------------------------------
@@ -338,6 +314,8 @@ class Line:
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.LINGER, LINGER)
         (self.socket.bind if serves else self.socket.connect)(address)
+        self._poller, self._bell = zmq.Poller(), -1
+        self._poller.register(self.socket, zmq.POLLIN)
 
     def send(self, message: Downward | Upward) -> None:
         """Raises `zmq.Again` when the other side is gone."""
@@ -350,9 +328,15 @@ class Line:
         except zmq.Again:
             return None
 
+    def hear(self, bell: int) -> None:
+        """From now on a byte to this pipe ends a wait too."""
+        self._bell = bell
+        self._poller.register(bell, zmq.POLLIN)
+
     def wait(self, seconds: float | None) -> None:
         """Block until a frame has come, at most so long."""
-        self.socket.poll(None if seconds is None else max(1, round(1e3 * seconds)))
+        if self._bell in dict(self._poller.poll(None if seconds is None else max(1, round(1e3 * seconds)))):
+            os.read(self._bell, 4096)
 
     def close(self, linger: int = LINGER) -> None:
         """Nothing is sent after `linger` milliseconds."""

@@ -18,6 +18,7 @@ from gapless.skills.rules import rules_of
 
 if TYPE_CHECKING:
     from gapless.constrain.vocabulary import Vocabulary
+    from gapless.records import HostGrammar, TokenTable
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="A model folder, or a name that `gapless pull` has got.")
@@ -33,23 +34,28 @@ def rule(
     json: ReportJsonOption = False,
 ) -> int:
     """Compile a rule for answers, and tell its table's size. Ends with 1 if it would be refused."""
-    from gapless.constrain.grammar import compile_grammar
+    from gapless.constrain.grammar import compile_grammar, host_grammar
+    from gapless.constrain.limits import NotATable
 
     given = rule_from(choice, regex, schema, json_object)
     if not given:
         raise typer.BadParameter("which rule? Give --choice, --regex, --schema or --json-object")
     (grammar,) = rules_of(given).values()
     vocabulary = _vocabulary(model)
-    found = compile_grammar(grammar, vocabulary)
-    facts: dict[str, Any] = {
-        "kind": grammar.kind,
-        "states": found.states,
-        "classes": found.following.shape[1],
-        "ids": vocabulary.size,
-        "bytes": found.nbytes,
-        "fewest_tokens": found.fewest,
-        "compile_ms": 1e3 * found.seconds,
-    }
+    try:
+        found = compile_grammar(grammar, vocabulary)
+    except NotATable:
+        led = host_grammar(grammar, vocabulary)
+        facts: dict[str, Any] = {"kind": grammar.kind, "host": True, "ids": vocabulary.size, **_size(led)}
+    else:
+        facts = {
+            "kind": grammar.kind,
+            "states": found.states,
+            "classes": found.following.shape[1],
+            "ids": vocabulary.size,
+            "fewest_tokens": found.fewest,
+            **_size(found),
+        }
     if json:
         json_line(facts)
     else:
@@ -57,7 +63,15 @@ def rule(
     return 0
 
 
+def _size(rule: TokenTable | HostGrammar) -> dict[str, float]:
+    return {"bytes": rule.nbytes, "compile_ms": 1e3 * rule.seconds}
+
+
 def _show(facts: dict[str, Any]) -> None:
+    if "host" in facts:
+        size = f"{facts['bytes'] / 1e3:.1f} kB, compiled in {facts['compile_ms']:.1f} ms"
+        table(("", ""), [("rule", facts["kind"]), ("table", "none: masks are built on the host"), ("grammar", size)])
+        return
     told = f"{facts['classes']} kinds of {facts['ids']} ids"
     rows = [("rule", facts["kind"]), ("states", facts["states"]), ("tokens", told)]
     rows += [("table", f"{facts['bytes'] / 1e3:.1f} kB"), ("compiled in", f"{facts['compile_ms']:.1f} ms")]

@@ -11,7 +11,8 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from gapless.constrain.grammar import Grammar, compile_grammar
+from gapless.constrain.grammar import Grammar, compile_grammar, host_grammar
+from gapless.constrain.guides import Guides
 from gapless.constrain.limits import Limits
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import InvalidRequest
@@ -35,14 +36,22 @@ def serve(line: Connection) -> None:
     """Say hello, hear the vocabulary, compile. Raises `EOFError` when the parent has closed the line."""
     line.send("hello")
     pieces, end, limits = line.recv()
-    vocabulary = Vocabulary(pieces, end)
+    vocabulary, guides = Vocabulary(pieces, end), Guides(most_kept=0)
     while True:
-        line.send(answer(line.recv(), vocabulary, limits))
+        grammar, on_host = line.recv()
+        line.send(answer(grammar, vocabulary, limits, guides if on_host else None))
 
 
-def answer(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> TokenTable | tuple[str, str, str | None]:
-    """A table, or an error's name, message and argument: an error of a grammar never ends the process."""
+def answer(
+    grammar: Grammar, vocabulary: Vocabulary, limits: Limits, guides: Guides | None = None
+) -> TokenTable | tuple[str, float] | tuple[str, str, str | None]:
+    """A table, or with `guides`, for masks on the host, a grammar's text and the seconds it took, or an error's name,
+    message and argument: an error of a grammar never ends the process."""
     try:
+        if guides is not None:
+            found = host_grammar(grammar, vocabulary, limits)
+            guides.guide(found).mask()  # what is too large is refused here, where it can be killed
+            return found.text, found.seconds
         return compile_grammar(grammar, vocabulary, limits)
     except InvalidRequest as error:
         return type(error).__name__, str(error), error.param

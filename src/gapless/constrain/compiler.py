@@ -1,9 +1,9 @@
 """Tables of grammars, compiled in a process of their own and kept by content.
 
-In: grammars, from any thread. Out: futures of their tables. Nothing here makes the caller wait: compiling is seconds of
-pure Python at worst and would hold the interpreter's lock against an engine's loop or a server's event loop, so it runs
-in one other process, which is started when it is first needed, gives way to everything else on the machine, and is
-killed when a grammar takes too long.
+In: grammars, from any thread. Out: futures of their tables, or of host grammars where there is no table. Nothing here
+makes the caller wait: compiling is seconds of pure Python at worst and would hold the interpreter's lock against an
+engine's loop or a server's event loop, so it runs in one other process, which is started when it is first needed, gives
+way to everything else on the machine, and is killed when a grammar takes too long.
 
 Invariants: a grammar is compiled once, however many ask for it, and an error goes to all who asked; what is kept is
 bounded in bytes, what waits in number; a caller who cancels is taken off, and a grammar that nobody waits for any more
@@ -23,9 +23,11 @@ from multiprocessing import Pipe
 from typing import ClassVar
 
 from gapless.constrain.grammar import Grammar
+from gapless.constrain.guides import INSTALL, installed
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestFailed
+from gapless.host_grammar import HostGrammar
 from gapless.locks import Lock
 from gapless.token_table import TokenTable
 
@@ -33,6 +35,8 @@ BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {modu
 START_SECONDS = 60.0
 """How long the process may take to start; a loaded machine needs seconds."""
 
+Rule = TokenTable | HostGrammar
+"""What a grammar becomes: a table, or what masks on the host are built by."""
 Key = tuple[str, str]
 """Digests of a grammar and of a vocabulary."""
 
@@ -54,20 +58,20 @@ class TableCache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._tables: OrderedDict[Key, TokenTable] = OrderedDict()
+        self._tables: OrderedDict[Key, Rule] = OrderedDict()
         self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._tables)
 
-    def get(self, key: Key) -> TokenTable | None:
+    def get(self, key: Key) -> Rule | None:
         """The table, if it is there; it counts as used."""
         table = self._tables.get(key)
         if table is not None:
             self._tables.move_to_end(key)
         return table
 
-    def put(self, key: Key, table: TokenTable) -> None:
+    def put(self, key: Key, table: Rule) -> None:
         """Keep a table; the ones left the longest ago make room. One larger than all room is not kept."""
         if key in self._tables or table.nbytes > self._most:
             return
@@ -83,7 +87,7 @@ class _Job:
 
     def __init__(self, key: Key, grammar: Grammar) -> None:
         self.key, self.grammar = key, grammar
-        self.waiting: list[Future[TokenTable]] = []
+        self.waiting: list[Future[Rule]] = []
 
 
 class Compiler:
@@ -97,11 +101,14 @@ class Compiler:
         cache_bytes: int = 256 * 2**20,
         most_waiting: int = 64,
         timeout: float = 30.0,
+        on_host: bool | None = None,
     ) -> None:
-        """`timeout`: seconds a grammar may take; `most_waiting`: grammars that may wait to be compiled."""
+        """`timeout`: seconds a grammar may take; `most_waiting`: grammars that may wait to be compiled; `on_host`:
+        whether those without a table are led on the host, None: if what that needs is installed."""
         self._vocabulary, self._limits = vocabulary, limits
         self._digest = vocabulary.digest  # milliseconds, once
         self._most_waiting, self._timeout = most_waiting, timeout
+        self._on_host = installed() if on_host is None else on_host
         self._lock = Lock()
         self._cache = TableCache(cache_bytes)
         self._jobs: dict[Key, _Job] = {}
@@ -124,14 +131,14 @@ class Compiler:
         """How many these are."""
         return len(self._cache)
 
-    def submit(self, grammar: Grammar) -> Future[TokenTable]:
-        """The table of a grammar, at once if it is known.
+    def submit(self, grammar: Grammar) -> Future[Rule]:
+        """The table of a grammar, or what leads on the host if it has none; at once if it is known.
 
         The future fails with `InvalidRequest` for what is wrong with the grammar, `NotATable` for what needs another
         way (too slow counts as that), `TooManyGrammars`, `CompilerGone` if the compiler itself is not to be had,
         `EngineClosed` after `close`.
         """
-        future: Future[TokenTable] = Future()
+        future: Future[Rule] = Future()
         key = grammar.digest, self._digest
         with self._lock:
             known = self._cache.get(key)
@@ -142,7 +149,7 @@ class Compiler:
             future.set_exception(error)
         return future
 
-    def _enter(self, key: Key, grammar: Grammar, future: Future[TokenTable]) -> GaplessError | None:
+    def _enter(self, key: Key, grammar: Grammar, future: Future[Rule]) -> GaplessError | None:
         """Join the job that compiles it, or begin one; the error if that cannot be."""
         if self._closed:
             return EngineClosed("the compiler of grammars was closed")
@@ -189,36 +196,46 @@ class Compiler:
                 del self._jobs[job.key]
             return wanted
 
-    def _finish(self, job: _Job, result: TokenTable | GaplessError) -> None:
+    def _finish(self, job: _Job, result: Rule | GaplessError) -> None:
         with self._lock:
             del self._jobs[job.key]
-            if isinstance(result, TokenTable):
+            if not isinstance(result, GaplessError):
                 self._cache.put(job.key, result)
                 self.seconds += result.seconds
         for future in job.waiting:  # complete: nobody joins a job that is not in `_jobs`
             if future.set_running_or_notify_cancel():
-                if isinstance(result, TokenTable):
+                if not isinstance(result, GaplessError):
                     future.set_result(result)
                 else:
                     future.set_exception(result)
 
-    def _compiled(self, grammar: Grammar) -> TokenTable | GaplessError:
+    def _compiled(self, grammar: Grammar) -> Rule | GaplessError:
+        """Its table; if it has none, the grammar of its masks; if that cannot be either, why it has no table."""
+        result = self._asked(grammar, on_host=False)
+        self.compiled += 1
+        if not isinstance(result, NotATable):
+            return result
+        if not self._on_host:
+            return NotATable(f"{result}; rules without a table need {INSTALL}", param=result.param)
+        other = self._asked(grammar, on_host=True)
+        return result if isinstance(other, NotATable) else other
+
+    def _asked(self, grammar: Grammar, *, on_host: bool) -> Rule | GaplessError:
         closed = EngineClosed("the compiler of grammars was closed")
         with self._lock:
             if self._closed:
                 return closed
         try:
             child = self._process()
-            result = child.ask(grammar, self._timeout)
+            result = child.ask(grammar, self._timeout, on_host=on_host)
         except (OSError, EOFError) as error:
             self._drop()
             with self._lock:
                 gone = CompilerGone(f"the process that compiles rules ended ({error!r}); ask again")
                 return closed if self._closed else gone
-        self.compiled += 1
         if result is None:
             self._drop()
-            return NotATable(f"the {grammar.kind} takes more than {self._timeout:g} s to compile", param=grammar.kind)
+            result = NotATable(f"the {grammar.kind} takes more than {self._timeout:g} s to compile", param=grammar.kind)
         return result
 
     def _process(self) -> _Child:
@@ -258,15 +275,19 @@ class _Child:
             raise TimeoutError(f"it did not start within {START_SECONDS:g} s")
         self._line.recv()
         self._line.send((list(vocabulary.pieces), vocabulary.end, limits))
+        self._vocabulary = vocabulary
 
-    def ask(self, grammar: Grammar, timeout: float) -> TokenTable | GaplessError | None:
+    def ask(self, grammar: Grammar, timeout: float, *, on_host: bool) -> Rule | GaplessError | None:
         """Its answer, None if there is none in time. Raises `OSError` or `EOFError` if it ended."""
-        self._line.send(grammar)
+        self._line.send((grammar, on_host))
         if not self._line.poll(timeout):
             return None
         answer = self._line.recv()
         if isinstance(answer, TokenTable):
             return answer
+        if len(answer) == 2:
+            text, seconds = answer
+            return HostGrammar(text, self._vocabulary, seconds)
         kind, message, param = answer
         return _ERRORS.get(kind, RequestFailed)(message, param=param)
 

@@ -16,13 +16,16 @@ from typing import Literal
 
 from gapless.constrain.compile import automaton, trie
 from gapless.constrain.dfa import Dfa
-from gapless.constrain.language import Node
+from gapless.constrain.language import NEVER, Node
+from gapless.constrain.lark import lark
 from gapless.constrain.limits import DEFAULT, Limits
 from gapless.constrain.regex import whole
-from gapless.constrain.schema import schema_language
+from gapless.constrain.rules import Ruled
+from gapless.constrain.schema import schema_language, schema_rules
 from gapless.constrain.tokens import token_table
 from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import InvalidRequest, shown
+from gapless.host_grammar import HostGrammar, Words
 from gapless.token_table import TokenTable
 
 Kind = Literal["choice", "regex", "json_schema", "json_object"]
@@ -94,6 +97,32 @@ def grammar_automaton(grammar: Grammar, limits: Limits = DEFAULT) -> Dfa:
     except RecursionError as error:
         raise InvalidRequest(f"the {grammar.kind} nests too deep", param=grammar.kind) from error
     if found is None:
+        raise InvalidRequest(f"no text satisfies the {grammar.kind}", param=grammar.kind)
+    return found
+
+
+def host_grammar(grammar: Grammar, words: Words, limits: Limits = DEFAULT) -> HostGrammar:
+    """The same strings as a grammar for masks that are built on the host, recursive schemas too. Raises as
+    `compile_grammar` does."""
+    began = time.perf_counter()
+    try:
+        text = lark(_ruled(grammar, limits))
+    except InvalidRequest as error:
+        error.param = error.param or grammar.kind
+        raise
+    except RecursionError as error:
+        raise InvalidRequest(f"the {grammar.kind} nests too deep", param=grammar.kind) from error
+    return HostGrammar(text, words, time.perf_counter() - began)
+
+
+def _ruled(grammar: Grammar, limits: Limits) -> Node | Ruled:
+    content = json.loads(grammar.content)
+    if grammar.kind == "json_object":
+        return schema_rules({"type": "object"}, grammar.spaces, replace(limits, generic_depth=content))
+    if grammar.kind == "json_schema":
+        return schema_rules(content, grammar.spaces, limits)
+    found = _language(grammar, limits)
+    if found == NEVER:
         raise InvalidRequest(f"no text satisfies the {grammar.kind}", param=grammar.kind)
     return found
 

@@ -95,23 +95,24 @@ class _Writer:
     def _expression(self, node: Node, inside: bool) -> str:
         match node:
             case Chars(set):
-                return " | ".join(_ranges(sequence) for sequence in set.sequences())
+                found = " | ".join(_ranges(sequence) for sequence in set.sequences())
             case Seq(parts):
-                return " ".join(self._written(part, inside) for part in parts if part != EMPTY) or _NOTHING
+                found = " ".join(self._written(part, inside) for part in parts if part != EMPTY) or _NOTHING
             case Alt(options):
-                return " | ".join(self._written(option, inside) for option in options)
+                found = " | ".join(self._written(option, inside) for option in options)
             case Repeat(part, least, most):
-                return _times(self._written(part, inside), least, most)
+                found = _times(self._written(part, inside), least, most)
             case Lexeme(part):
-                return self.terminal(part)
+                found = self.terminal(part)
             case Listed():
-                return self._listed(node, inside)
+                found = self._listed(node, inside)
             case Members():
-                return self._members(node, inside)
+                found = self._members(node, inside)
             case Machine():
-                return self._machine(node)
+                found = self._machine(node)
             case _:
                 raise AssertionError(f"{type(node).__name__} has no name")
+        return found
 
     def _new(self, inside: bool, expression: str) -> str:
         return self.define(f"{'T' if inside else 'part'}{len(self.lines)}", expression)

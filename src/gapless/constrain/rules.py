@@ -7,7 +7,7 @@ again as if nothing were allowed there, so that no answer can begin what it cann
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gapless.constrain.language import (
@@ -95,22 +95,27 @@ class _Ends:
         match node:
             case Rule(number):
                 return number in self._finite
-            case Seq(parts):
-                return all(self.ends(part) for part in parts)
             case Alt(options):
                 return any(self.ends(option) for option in options)
-            case Repeat(part, least, _):
-                return not least or self.ends(part)
-            case Listed(heads, rest, least):
-                return all(self.ends(head) for head in heads[:least]) and (
-                    least <= len(heads) or (rest is not None and self.ends(rest))
-                )
-            case Members(members):
-                return all(self.ends(member.part) for member in members if member.required)
-            case Lexeme(part):
-                return self.ends(part)
             case _:
-                return True
+                return all(self.ends(part) for part in _needed(node))
+
+
+def _needed(node: Node) -> Iterable[Node]:
+    """The parts that every text of a tree has, if it is no choice."""
+    parts: Iterable[Node] = ()
+    match node:
+        case Seq(parts):
+            pass
+        case Repeat(part, least, _):
+            parts = (part,) if least else ()
+        case Listed(heads, rest, least):
+            parts = heads[:least] if least <= len(heads) else (*heads, NEVER if rest is None else rest)
+        case Members(members):
+            parts = (member.part for member in members if member.required)
+        case Lexeme(part):
+            parts = (part,)
+    return parts
 
 
 def some_member(all: Members) -> Node:

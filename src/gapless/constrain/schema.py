@@ -22,7 +22,7 @@ from gapless.constrain.compile import both, compact, without
 from gapless.constrain.digits import Bound, between, fraction_digits, multiples, plain_number, too_fine
 from gapless.constrain.disjoint import Disjoint
 from gapless.constrain.flat import Conjunction, Flat, Part, Text, merge, refusal, smaller, type_of
-from gapless.constrain.keywords import Keywords
+from gapless.constrain.keywords import ANNOTATIONS, Keywords
 from gapless.constrain.language import (
     EMPTY,
     NEVER,
@@ -39,12 +39,13 @@ from gapless.constrain.language import (
 )
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.regex import found_in
-from gapless.constrain.rules import Rules, Ruled, some_member
+from gapless.constrain.rules import Ruled, Rules, some_member
 from gapless.constrain.spelling import CHARACTER, Spacing, format_text, key, quoted, spelled
 from gapless.errors import InvalidRequest, shown
 
 _SIMPLE = Flat()
 
+_NAMING = ANNOTATIONS | {"$ref"}
 _FEW = 2
 """Elements beyond which a bounded array's element is made small before it is copied."""
 
@@ -86,7 +87,8 @@ class _Schema:
         if not conjunction:
             return self._anything(self._limits.generic_depth)
         if self._rules is not None:  # each once: else places that lead to themselves would go on for ever
-            conjunction = tuple({part.pointer: replace(part, trail=frozenset()) for part in conjunction}.values())
+            parts = [self._meant(replace(part, trail=frozenset())) for part in conjunction]
+            conjunction = tuple({part.pointer: replace(part, trail=frozenset()) for part in parts}.values())
         place = tuple(part.pointer for part in conjunction)
         if place not in self._known:
             self._depth += 1
@@ -95,6 +97,12 @@ class _Schema:
             self._known[place] = self._written(place, conjunction)
             self._depth -= 1
         return self._known[place]
+
+    def _meant(self, part: Part) -> Part:
+        """Where a schema leads that is nothing but a reference."""
+        while isinstance(part.schema, Mapping) and "$ref" in part.schema and part.schema.keys() <= _NAMING:
+            part = self._referred(part, part.schema["$ref"])
+        return part
 
     def _written(self, place: tuple[str, ...], conjunction: Conjunction) -> Node:
         if self._rules is None:

@@ -80,7 +80,7 @@ def spelled(text: Node) -> Node:
             return alt(spelled(option) for option in options)
         case Repeat(part, least, most):
             return Repeat(spelled(part), least, most)
-        case Literal() | Listed() | Members() | Machine():
+        case _:
             raise AssertionError(f"{type(text).__name__} is no part of a regex")
 
 

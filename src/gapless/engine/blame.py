@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from gapless.engine.book import Book
-from gapless.errors import DeviceLost, InvariantBroken, RequestFailed
+from gapless.errors import DeviceLost, GaplessError, InvalidRequest, InvariantBroken, RequestFailed
 from gapless.records import Clock, RowRef, Step, StepKind
 
 
@@ -41,7 +41,9 @@ class Blame:
         fail(step.rows, _failure(error), self._clock.now())
 
 
-def _failure(error: Exception) -> RequestFailed:
+def _failure(error: Exception) -> GaplessError:
+    if isinstance(error, InvalidRequest | RequestFailed):  # says itself what was wrong with the request
+        return error
     failure = RequestFailed(f"a device step with this request failed: {error}")
     failure.__cause__ = error
     return failure

@@ -216,6 +216,13 @@ class Book:
             return None
         return self._places.walker(ref.row)
 
+    def guided(self, ref: RowRef) -> tuple[Request, list[Token]] | None:
+        """The request on a row that a guide leads, and all that it has said; None for all others."""
+        seq = self._roster.get(ref)
+        if seq is None or seq.history.request.guide is None:
+            return None
+        return seq.history.request, seq.history.tokens
+
     def end_all(self, error: BaseException, now: float) -> None:
         """The engine is over: everybody who still waits for an answer gets `error`."""
         for waiting in self._admission.waiting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from gapless.config import EngineConfig
+from gapless.constrain.guided import GuidedMasks
 from gapless.constrain.masks import MaskSource
 from gapless.constrain.table import Table
 from gapless.device.base import Device
@@ -49,6 +50,7 @@ class Engine:
         masks: MaskSource,
         mailbox: Mailbox,
         clock: Clock | None = None,
+        guided: GuidedMasks | None = None,
     ) -> None:
         limits = device.limits
         self.picture_bytes = limits.picture_bytes
@@ -93,7 +95,7 @@ class Engine:
             pipeline=self.pipeline,
             planner=planner,
             book=self.book,
-            masking=Masking(masks, self.book, blame),
+            masking=Masking(masks, guided, self.book, blame),
             blame=blame,
             mailbox=mailbox,
             meter=self.meter,

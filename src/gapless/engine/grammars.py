@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gapless.errors import InvalidRequest, InvariantBroken, RequestTooLarge
-from gapless.records import DeviceLimits, GrammarLoad, Request, TokenTable
+from gapless.records import DeviceLimits, GrammarLoad, HostGrammar, Request, TokenTable
 
 PROGRAMS = ("text", "reason")
 """Those that answer in text, which alone a table can rule."""
@@ -128,6 +128,8 @@ class GrammarPool:
 def check_grammar(request: Request, limits: DeviceLimits) -> None:
     """Raise `InvalidRequest` or `RequestTooLarge` if the request's table, if it has one, can never rule its answer."""
     table, most = request.grammar, request.sampling.max_tokens
+    if request.guide is not None:
+        _check_guide(request, request.guide, limits)
     if table is None:
         return
     if request.program not in PROGRAMS or request.host_masked:
@@ -150,6 +152,21 @@ def check_grammar(request: Request, limits: DeviceLimits) -> None:
         raise InvalidRequest(
             f"the shortest answer that the rule allows takes {table.fewest} tokens, but max_tokens is {most}; raise it",
             param="max_tokens",
+        )
+
+
+def _check_guide(request: Request, guide: HostGrammar, limits: DeviceLimits) -> None:
+    if request.program not in PROGRAMS or not request.host_masked or request.grammar is not None:
+        raise InvalidRequest(
+            f"a guide leads answers in text whose masks are built on the host, and no table beside it, but {request.id}"
+            f" is of {request.program}, host_masked {request.host_masked}",
+            param="grammar",
+        )
+    if len(guide.words.pieces) != limits.vocab:
+        raise InvalidRequest(
+            f"the rule was written for {len(guide.words.pieces)} ids, but the model has {limits.vocab}; compile it for "
+            "this model",
+            param="grammar",
         )
 
 
