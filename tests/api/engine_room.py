@@ -97,7 +97,7 @@ def submit(
     request = request or ask(0)
     channel = Channel(whole)
     what = (request.prompt, request.program, request.sampling, deadline, channel)
-    return Asked(request, channel, runner.submit(*what, grammar=request.grammar))
+    return Asked(request, channel, runner.submit(*what, grammar=request.grammar or request.guide))
 
 
 def within(work: Callable[[], None], seconds: float = PATIENCE) -> None:

@@ -1,20 +1,25 @@
 """Token tables on their way to an engine's process: once each, before they are named, and no more than is kept."""
 
+import itertools
+import os
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.api.engine_room import submit
 from tests.api.test_remote import TABLE, begin, folder  # noqa: F401 - fixtures
 from tests.api.test_remote_arena import arena, view  # noqa: F401 - fixtures
 from tests.api.test_remote_sides import HandLine
+from tests.fakes.guided import guides_of
 from tests.fakes.oracle import answer
 from tests.fakes.ruled import tables
 from tests.fakes.scene import ask
 from tests.fakes.sim_child import SPEC
 from tests.fakes.verdict import judge
 
-from gapless.api import child, wire
+from gapless.api import child, lessons, wire
 from gapless.api.remote_tables import RemoteTables
+from gapless.constrain.guides import installed
 from gapless.constrain.tokens import TokenWalker
 
 SOME = tables()
@@ -67,12 +72,48 @@ def test_requests_keep_what_they_named(view):  # noqa: F811
     mailbox = child.SocketMailbox(line, view, child.ChildShelf(None))
     first, second, third = mailbox.take(8).requests
     assert first.grammar == second.grammar == SOME[0] and third.grammar is None
-    assert not mailbox._tables, "it was to forget them"
+    assert not mailbox._rules._rules, "it was to forget them"
 
 
 def test_answers_by_rules_from_another_process(begin):  # noqa: F811
     runner = begin("plain")
     asked = [ruled(n, n % 3, temperature=0.7, seed=n) for n in range(6)] + [ask(6, max_tokens=9)]
+    heard = [submit(runner, request) for request in asked]
+    for request, one in zip(asked, heard, strict=True):
+        judge(one.hear(), answer(SPEC, TABLE, request))
+
+
+def led(number, guide, **sampling):
+    asked = ask(number, **{"max_tokens": 24, **sampling})
+    return replace(asked, host_masked=True, guide=guides_of()[guide], program="reason" if number % 3 else "text")
+
+
+def test_words_go_once_and_a_guide_comes_as_it_was(view):  # noqa: F811
+    remote, requests = RemoteTables(), [led(1, 5), led(2, 6), led(3, 5)]
+    messages = [remote.around(request.guide, wire.Submit.of(request, ())) for request in requests]
+    kinds = [[kind for kind, _ in named(some)] for some in messages]
+    assert kinds == [["LearnWords", "LearnGuide", "Submit"], ["LearnGuide", "Submit"], ["Submit"]]
+    mailbox = child.SocketMailbox(HearingLine(*itertools.chain(*messages)), view, child.ChildShelf(None))
+    taken = mailbox.take(8).requests
+    assert [request.guide for request in taken] == [request.guide for request in requests]
+    assert all(request.host_masked and request.grammar is None for request in taken)
+    assert taken[0].guide.text == requests[0].guide.text and taken[0].guide.words.digest == guides_of()[0].words.digest
+    mailbox.notify()
+    assert os.read(mailbox._line.bell, 8) == b"!"
+
+
+class HearingLine(HandLine):
+    """Knows the pipe that ends its waits."""
+
+    def hear(self, bell):
+        self.bell = bell
+
+
+@pytest.mark.skipif(not installed(), reason="needs llguidance")
+def test_answers_that_guides_lead_from_another_process(begin):  # noqa: F811
+    """The process sleeps when nothing but masks is to come: its threads must wake it."""
+    runner = begin("plain")
+    asked = [led(n, n, temperature=0.7, seed=n) for n in range(7)] + [ask(7, max_tokens=9)]
     heard = [submit(runner, request) for request in asked]
     for request, one in zip(asked, heard, strict=True):
         judge(one.hear(), answer(SPEC, TABLE, request))

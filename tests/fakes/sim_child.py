@@ -32,6 +32,7 @@ class Device(SimDevice):
         super().__init__(
             limits_of(SPEC, 2, rows=ROWS, pages=2000, grammars=2, numbers=1000), table_of(SPEC), SPEC, SimClock()
         )
+        self.referee.narrower = True  # guides forbid more than programs do
         self._manner = manner
         self._waits = 0
 
