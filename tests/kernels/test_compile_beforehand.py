@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,14 @@ import triton
 
 from gapless.bench.tune_scene import decoder_of
 from gapless.bench.tune_sparse_scene import sparse_decoder_of
-from gapless.kernels.triton import beforehand
+from gapless.kernels.triton import beforehand, keys
 from gapless.kernels.triton.choices import Dims, Gpu, padded
 from gapless.kernels.triton.decode import TritonStep
 from gapless.kernels.triton.sparse import TritonSparseStep
 from gapless.kernels.triton.sparse_choices import SparseDims
 from gapless.kernels.triton.table import built_in
 
+ROOT = Path(__file__).resolve().parents[2]
 USUAL = built_in((9, 0))
 assert USUAL is not None
 CPU = torch.device("cpu")
@@ -60,9 +64,60 @@ def test_every_way_that_steps_are_launched_is_compiled_once(step: Any, ran: list
     assert {(step.choice(job.rows), padded(job.rows)) for job in jobs} == ways and len(jobs) >= len(ways)
     made = jobs[-1].make(CPU)
     assert made.choice(jobs[-1].rows) == step.choice(jobs[-1].rows) and made.dims == step.dims
-    assert len(made.weights.blocks) == (1 if step is DENSE else 2)
+    assert len(made.weights.blocks) == (1 if step is DENSE else 3)
     beforehand.compile_steps(step, BATCHES, 32)
     assert len(ran) == 2, "pages of another size are other kernels"
+
+
+@pytest.mark.slow
+def test_what_is_compiled_beforehand_is_what_launches_look_for(tmp_path: Path) -> None:
+    """Truly compiled, by two programs into one cache; a launch that found another key would compile again."""
+    command = [sys.executable, "-m", "tests.kernels.compiled_beforehand", str(tmp_path)]
+    told = {"PYTHONPATH": os.pathsep.join(("src", ".", *sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **told, "TRITON_INTERPRET": "0"}, capture_output=True, text=True,
+        timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    dense, sparse = (line.split() for line in done.stdout.splitlines())
+    assert dense[-1] == sparse[-1] == "-", "what stands behind it was not compiled beforehand"
+    assert {"entry", "up", "scan", "down", "head"} <= set(dense)
+    assert {"scan", "experts_up", "experts_down", "close", "head"} <= set(sparse)
+
+
+def test_kernels_have_the_same_names_whatever_ran_first() -> None:
+    """Each is hashed behind all that it calls: hashed again, when all are, it is called the same."""
+    functions = [function for module in keys.MODULES for function in keys.functions_of(module)]
+
+    def named(function: Any) -> str:
+        function.hash, function.used_global_vals = None, {}
+        return function.cache_key
+
+    for function in functions:
+        function.hash, function.used_global_vals = None, {}
+    keys.settle.__wrapped__()
+    names = [function.cache_key for function in functions]
+    assert [named(function) for function in functions] == names and len(set(names)) == len(names) > 50
+
+
+OTHERS = {
+    "dtype": TritonStep(decoder_of(Dims(64, 128, 4, 8, 64), 3, 32, torch.float16, CPU), DENSE.gpu),
+    "sizes": TritonStep(decoder_of(Dims(64, 128, 4, 8, 128), 3, 32, torch.bfloat16, CPU), DENSE.gpu),
+    "tiles": DENSE.with_choices({rows: replace(of, ahead=0) for rows, of in USUAL.decode.items()}),
+    "batches": DENSE,
+    "card": DENSE,
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_makes_other_kernels_is_compiled_too(
+    what: str, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beforehand.compile_steps(DENSE, (1, 8), 16)
+    if what == "card":
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
+    beforehand.compile_steps(OTHERS[what], (1, 32) if what == "batches" else (1, 8), 16)
+    assert len(ran) == 2, f"another {what} has other kernels"
 
 
 def test_few_cores_gain_nothing(ran: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,11 +73,12 @@ def jobs_of(
 
 
 def _short(decoder: Decoder | SparseDecoder) -> Decoder | SparseDecoder:
-    """A block of each kind."""
+    """The first block, and one of each kind behind it: with experts a single row's first kernel reads what was given,
+    the others the residual in float32."""
     if isinstance(decoder, Decoder):
         return replace(decoder, blocks=decoder.blocks[:1])
-    kinds = {isinstance(block.mlp, Dense): block for block in decoder.blocks}
-    return replace(decoder, blocks=[kinds[dense] for dense in (True, False) if dense in kinds])
+    later = {isinstance(block.mlp, Dense): block for block in decoder.blocks[:0:-1]}
+    return replace(decoder, blocks=[decoder.blocks[0], *(later[dense] for dense in (True, False) if dense in later)])
 
 
 def _bare(value: Any) -> Any:

@@ -34,6 +34,7 @@ from gapless.kernels.triton.choices import (
     soon,
 )
 from gapless.kernels.triton.folding import Folded, Packed, pack
+from gapless.kernels.triton.keys import settle
 
 DTYPES = (torch.bfloat16, torch.float16)
 PAGES = (16, 32, 64)
@@ -43,6 +44,7 @@ class TritonStep:
     """See the module. `launches` counts kernels, so that a test can tell that they ran."""
 
     def __init__(self, decoder: Decoder, gpu: Gpu, source: str = "given") -> None:
+        settle()
         self._norms = [block.ln for block in decoder.blocks]  # as adapters know them
         self._packed: Packed = pack(decoder)
         self._gpu = gpu

@@ -18,6 +18,7 @@ from gapless.kernels.stacks import FP8
 from gapless.kernels.triton import experts
 from gapless.kernels.triton.choices import MOST_ROWS, Gpu
 from gapless.kernels.triton.decode import DTYPES, PAGES
+from gapless.kernels.triton.keys import settle
 from gapless.kernels.triton.sparse_choices import NONE, Lone, Own, Sparse, choice
 from gapless.kernels.triton.sparse_lone import OneRow
 from gapless.kernels.triton.sparse_many import ManyRows
@@ -40,6 +41,7 @@ class TritonSparseStep:
     """See the module. `launches` counts kernels, so that a test can tell that they ran."""
 
     def __init__(self, decoder: SparseDecoder, gpu: Gpu, own: Own = NONE, source: str = "built in for experts") -> None:
+        settle()
         self._own, self.source = own, source
         self.dims = dims_of(decoder)
         self.dtype = decoder.ln.weight.dtype
