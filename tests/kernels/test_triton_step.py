@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from gapless.kernels.triton.choices import BATCHES, MOST_ROWS, MOST_SCANS, ONE, Dims, Gpu, choice, padded
 from gapless.kernels.triton.table import built_in, capabilities
+from gapless.kernels.triton.table_json import MOST_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 USUAL = built_in((9, 0))
@@ -70,6 +72,17 @@ def test_tiles_divide_what_they_cut_and_fit(dims: Dims, gpu: Gpu) -> None:
             if tile.mode != ONE:
                 assert tile.stages * tile.bk * (padded(rows) + tile.bn) * 2 <= gpu.shared
                 assert tile.stages > 1
+
+
+def test_a_table_of_many_parts_writes_no_further_than_there_is_room() -> None:
+    """Such a file is taken: of each number by itself nothing is wrong."""
+    parts = {rows: replace(of, scan=replace(of.scan, splits=MOST_PARTS)) for rows, of in USUAL.decode.items()}
+    for rows in range(1, MOST_ROWS + 1):
+        chosen = choice(MOONDREAM_2, rows, 2, replace(LARGE_CARD, choices=parts))
+        assert chosen is not None and 1 <= chosen.scan.splits <= MOST_PARTS
+        assert (
+            chosen.scan.splits * rows <= MOST_SCANS < 2 * chosen.scan.splits * rows or chosen.scan.splits == MOST_PARTS
+        )
 
 
 def test_what_cannot_be_cut_is_left_to_others() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,34 @@ def test_a_file_lies_in_the_cache_and_is_used_over_what_is_built_in(folder: Path
     assert tuned.table_for(CARD, other) == USUAL and tuned.table_for(replace(CARD, name="NVIDIA H100"), SIZES) == USUAL
 
 
+def test_two_runs_that_write_at_once_leave_a_whole_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process begins to write where this one has not put its file in place yet, and the other way round."""
+    replaced, whole = Path.replace, Path.write_text
+
+    def meanwhile(new: Path, path: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replaced)
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        kept(table=Table({16: USUAL.decode[16]}, {}, ""))
+        return replaced(new, path)
+
+    monkeypatch.setattr(Path, "replace", meanwhile)
+    path = kept()
+    assert [p.name for p in folder.iterdir()] == [path.name] and tuned.read(
+        path, CARD, SIZES
+    ).table.decode == MINE.decode
+
+    def broken(new: Path, text: str, encoding: str) -> int:
+        whole(new, text[:100], encoding=encoding)
+        raise OSError("no room")
+
+    monkeypatch.setattr(Path, "write_text", broken)
+    with pytest.raises(OSError, match="no room"):
+        kept(table=Table({16: USUAL.decode[16]}, {}, ""))
+    assert [p.name for p in folder.iterdir()] == [path.name] and tuned.read(
+        path, CARD, SIZES
+    ).table.decode == MINE.decode
+
+
 def test_a_card_that_no_table_was_made_for_has_what_was_tuned_on_it_or_nothing(folder: Path) -> None:
     assert tuned.table_for(NEW, SIZES) is None
     path = kept(NEW)
@@ -85,6 +114,8 @@ def test_steps_with_experts_have_files_of_their_own() -> None:
         False,
         False,
     ]
+    over = Table({}, {}, "", {8: made[1]}).over(found)
+    assert over.sparse == {**made, 8: made[1]}
     whole = json.loads(path.read_text())
     for name, value, says in (
         ("up", {**whole["table"]["sparse"]["8"]["up"], "bn": 32}, "bn is 32"),
@@ -102,6 +133,8 @@ def test_a_later_run_keeps_what_an_earlier_one_found() -> None:
     kept()
     again = tuned.merged(Tuned(CARD, SIZES, Table({1: USUAL.decode[1]}, {}, ""), "now", {"1": {}}))
     assert again.table.decode.keys() == {1, 8} and again.measured.keys() == {"1", "8"} and again.when == "now"
+    better = tuned.merged(Tuned(CARD, SIZES, Table({8: USUAL.decode[32]}, {}, ""), "now", {"8": {"after_us": 0.5}}))
+    assert better.table.decode == {8: USUAL.decode[32]} and better.measured == {"8": {"after_us": 0.5}}
 
 
 def spoilt(path: Path, **values: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -140,7 +141,7 @@ def read(path: Path, card: Card, sizes: Sizes) -> Tuned:
 
 
 def write(tuned: Tuned, versions: Mapping[str, str]) -> Path:
-    """Keep it where `table_for` looks, whole or not at all. Returns where. Raises `OSError`."""
+    """Keep it where `table_for` looks, whole or not at all, whoever else writes it. Returns where. Raises `OSError`."""
     path = path_of(tuned.card, tuned.sizes)
     whole = {
         "format": FORMAT,
@@ -155,9 +156,12 @@ def write(tuned: Tuned, versions: Mapping[str, str]) -> Path:
         "table": shown(tuned.table),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)
+    new = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        new.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
     forget()
     return path
 
