@@ -140,7 +140,9 @@ class ImageLimits:
     max_bytes: int = 64 * 1024 * 1024
 
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_UNITS = {"": 1}
+_UNITS |= {unit: 10**power for unit, power in {"KB": 3, "MB": 6, "GB": 9, "TB": 12}.items()}
+_UNITS |= {unit: 2**power for unit, power in {"KIB": 10, "MIB": 20, "GIB": 30, "TIB": 40}.items()}
 
 
 def bytes_of(size: int | str, least: int = 1) -> int:
@@ -148,7 +150,9 @@ def bytes_of(size: int | str, least: int = 1) -> int:
     with what is allowed."""
     number = float(min(size, 2 * MOST_BYTES)) if isinstance(size, int) and not isinstance(size, bool) else math.nan
     if isinstance(size, str) and (found := re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", size)):
-        number = float(found[1]) * _UNITS.get(found[2].upper(), math.nan)
+        if (unit := found[2].upper()) not in _UNITS:
+            raise ValueError(f"must be bytes, or a number with KB, MB, GB or TB, or KiB to TiB, not {found[2]:.20}")
+        number = float(found[1]) * _UNITS[unit]
     if not least <= number <= MOST_BYTES:
         raise ValueError(f"must be bytes, as a number or like 8GB or 8GiB, from {least} to {MOST_BYTES}")
     return int(number)

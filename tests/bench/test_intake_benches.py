@@ -161,3 +161,24 @@ def test_both_from_the_command_line(
     assert "800 tokens behind a picture do not fit" in capsys.readouterr().err
     assert main(["bench", "prefill", "--compare", str(out), str(out)]) == 0
     assert "batch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["vision", "--crops", "2", "--crops", "74"], "no picture has 74 crops; glint makes up to 73"),
+        (["decode", "--prompt", "700"], "700 ids behind a picture leave no room for an answer; glint has room for 646"),
+        (
+            ["decode", "--model", "moondream-3"],
+            "random weights of moondream-3 take 37.1 GB on a CPU, but",
+        ),
+    ],
+    ids=["crops", "prompt", "memory"],
+)
+def test_what_cannot_be_measured_is_refused_at_once(
+    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gapless.device.sizing.machine_memory", lambda: 25 * 10**9)
+    assert main(["bench", *words]) == 1
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1

@@ -249,6 +249,16 @@ def test_an_error_of_the_library_is_one_line(vlm: FakeVLM, capsys: pytest.Captur
         (["bench"], "Missing command"),
         (["caption", "a.png", "--depth", "0"], "--depth"),
         *((["caption", "a.png", "--kv-memory", size], f"{size!r} must be bytes") for size in ("0", "much", "-1GB")),
+        (
+            ["caption", "a.png", "--kv-memory", "8G"],
+            "with KB, MB, GB or TB, or KiB to TiB, not G",
+        ),
+        (
+            ["caption", "a.png", "--kv-memory", "9999TB"],
+            "'9999TB' must be bytes, as a number or like",
+        ),
+        (["bench", "decode", "--host-only", "--out", "x.json"], "--host-only takes nothing but --json beside it"),
+        (["bench", "vision", "--compare", "a", "b", "--crops", "2", "--png", "x"], "leave out --crops, --png"),
         (["caption", "a.png", "--depth", "100"], "'--depth': Input should be less than or equal to 64"),
         (["caption", "a.png", "--max-rows", "0"], "'--max-rows': Input should be greater than or equal to 1"),
         (["caption", "a.png", "--max-rows", "1025"], "'--max-rows': Input should be less than or equal to 1024"),

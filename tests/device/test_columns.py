@@ -45,6 +45,19 @@ def test_words_values_and_alternatives_come_out_as_they_went_in():
     assert list(READER.read(lines_of(12, fewer), 12, fewer)) == list(unpack_lines(lines_of(12, fewer), 12, fewer))
 
 
+def test_alternatives_of_a_certain_token_the_first_id_and_those_of_nobody():
+    lines = lines_of(9, ROWS)
+    lines[0, [TOP, TOP + 20]] = 10, 0.0  # certain: its own logprob is 0, as where nobody asks
+    lines[1, [Field.LOGPROB, TOP, TOP + 1, TOP + 20, TOP + 21]] = -3.0, 0, 11, -0.1, -3.0
+    lines[2, [Field.TOKEN, Field.FLAGS, Field.LOGPROB, TOP, TOP + 20]] = POISON, Flags.NONFINITE, -8.0, 0, -8.0
+    assert [record.token for record in READER.read(lines, 9, ROWS)] == [
+        Token(10, (), 0.0, ((10, 0.0),)),
+        Token(11, (), -3.0, ((0, -0.1), (11, -3.0))),
+        None,
+        Token(13),
+    ]
+
+
 def test_one_coordinate_is_one_value():
     lines = lines_of(1, ROWS)
     lines[0, Field.VALUE_0] = 0.0

@@ -172,6 +172,8 @@ def test_host_memory_for_pictures_is_bounded_and_on_a_cpu_it_is_not_the_caches()
         NotEnoughMemory, match=r"is 2\.9 MB, but one picture takes 3\.0 MB; give as much, or 0 for none"
     ):
         device_limits(Sizes(), replace(config, picture_cache_host=one - 1), GIB)
+    with pytest.raises(NotEnoughMemory, match="is 1 bytes, but one picture takes 3"):
+        device_limits(Sizes(), replace(config, picture_cache_host=1), GIB)
 
 
 def test_the_plan_reads_as_a_sentence():

@@ -12,7 +12,7 @@ from gapless.kernels import reference
 from gapless.models.moondream.config import MoondreamConfig, RegionConfig, TextConfig, TokenizerConfig, VisionConfig
 from gapless.models.moondream.layers import Experts
 from gapless.models.moondream.model import Moondream
-from gapless.models.moondream.random_weights import random_config, random_tensors
+from gapless.models.moondream.random_weights import SIZES, has_fp8, random_bytes, random_config, random_tensors
 from gapless.models.moondream.templates import Templates
 from gapless.models.moondream.weights_map import tensor_shapes
 from gapless.models.registry import Loaded, random_model
@@ -118,3 +118,10 @@ def test_the_bias_says_when_answers_end(end_bias: float, ends: bool) -> None:
     chosen = m.logits(hidden_of(m, torch.arange(100, 140))).argmax(dim=-1)
     assert bool((chosen == 0).all()) is ends
     assert bool((chosen == 0).any()) is ends
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size.startswith("small")])
+def test_how_much_they_will_take_is_known_beforehand(size: str) -> None:
+    made = random_tensors(random_config(size), torch.device("cpu"), torch.float32, fp8=has_fp8(size))
+    taken = sum(tensor.nbytes for name, tensor in made.items() if not name.endswith(".scale"))
+    assert random_bytes(size, 4) == taken

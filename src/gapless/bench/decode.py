@@ -22,6 +22,7 @@ from gapless.bench.joined import joined
 from gapless.bench.load import check_sizes, load, names_of, where
 from gapless.bench.text import table
 from gapless.config import KVDType
+from gapless.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -72,8 +73,8 @@ class Decode:
         return {"rows": COLUMNS, "host": HOST_COLUMNS[:-1]}
 
     def run(self, save: Save, progress: Progress | None = None) -> Report:
-        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or more rows than an engine takes,
-        and what loading a model raises."""
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, more rows than an engine takes or a
+        prompt that does not fit, and what loading a model raises."""
         from gapless.bench.decode_run import Options  # needs torch
 
         check_sizes(self.depths, (*(self.streams or ()), *(self.host_rows or ())), "streams")
@@ -111,9 +112,15 @@ class Decode:
             gc.unfreeze()
 
     def _rig(self, name: str | None, kept: KVDType, device: str, buckets: tuple[int, ...], prompt: int) -> Rig:
-        from gapless.bench.rig import ADAPTED, ADAPTERS
+        from gapless.bench.rig import ADAPTED, ADAPTERS, ANSWERS
 
         loaded, adapters = load(name, device, self.plain, kept), ADAPTERS if ADAPTED in self.kinds else 0
+        room = loaded.model.max_context - loaded.model.prefix - ANSWERS[1]
+        if self.prompt is not None and prompt > room:
+            raise InvalidRequest(
+                f"{prompt} ids behind a picture leave no room for an answer; {loaded.name} has room for {room}",
+                param="prompt",
+            )
         of = loaded.model, loaded.config, loaded.name + (FP8_CACHE if kept == "fp8" else "")
         if device == "cpu":
             from gapless.bench.cpu_rig import CpuRig

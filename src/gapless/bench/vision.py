@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from gapless.bench.against import chosen
 from gapless.bench.command import Report, Save, add_against_torch, described, finish, numbers, parser_of
 from gapless.bench.load import load, where
+from gapless.config import ImageLimits
+from gapless.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,7 +60,9 @@ class Vision:
         return {"rows": COLUMNS}
 
     def run(self, save: Save, progress: Progress | None = None) -> Report:
-        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
+        """See `Benchmark`. Raises `InvalidRequest` for a device that is not there and for more crops than a picture
+        has, and what loading a model raises."""
+        from gapless.api.load import crop_spec
         from gapless.bench.vision_run import VisionBench
 
         device = where(self.device)
@@ -67,6 +71,11 @@ class Vision:
         if device != "cpu":
             cases += self.together
         loaded = load(self.model, device, self.plain)
+        most = 1 + crop_spec(loaded.config.vision).most_tiles(ImageLimits().max_pixels)
+        if max(self.crops) > most:
+            raise InvalidRequest(
+                f"no picture has {max(self.crops)} crops; {loaded.name} makes up to {most}", param="crops"
+            )
         return VisionBench(loaded, cases, repeats, self.seconds, progress=progress).run(save)
 
     def complete(self, report: Report) -> bool:

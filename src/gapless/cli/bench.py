@@ -37,6 +37,7 @@ from gapless.cli.measured import (
     SamplerChoice,
     SecondsOption,
     WavesOption,
+    alone,
     distinct,
     run_benchmark,
     show_host_only,
@@ -105,6 +106,7 @@ def mix(
 
 @app.command("decode", epilog=epilog("bench decode"))
 def decode(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     streams: Annotated[
@@ -139,8 +141,10 @@ def decode(
     Answers end by surprise at about 110 tokens. Ends with 1 if a row could not be measured.
     """
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     if host_only:
+        alone(context, "host_only")
         show_host_only(json)
         return 0
     benchmark = Decode(
@@ -161,6 +165,7 @@ def decode(
 
 @app.command("query", epilog=epilog("bench query"))
 def query(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     concurrency: Annotated[
@@ -187,6 +192,7 @@ def query(
     Every picture is another one; answers end by surprise at 3 and at about 110 tokens, whatever they say.
     """
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     benchmark = Query(
         model,
@@ -204,6 +210,7 @@ def query(
 
 @app.command("serve", epilog=epilog("bench serve"))
 def serve(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     concurrency: Annotated[
@@ -226,6 +233,7 @@ def serve(
     are sent. Ends with 1 if a row could not be measured, or the server did not end as it should.
     """
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     benchmark = Serve(model, device, tuple(concurrency) if concurrency else None, streams, waves, seconds)
     return run_benchmark(benchmark, json=json, out=out, png=png)
@@ -233,6 +241,7 @@ def serve(
 
 @app.command("prefill", epilog=epilog("bench prefill"))
 def prefill(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     text: Annotated[
@@ -252,6 +261,7 @@ def prefill(
 ) -> int:
     """Time prefills: a picture's block and text behind it, one or more prompts in a step."""
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     usual = Prefill()
     texts, batches = tuple(text or usual.texts), tuple(batch or usual.batches)
@@ -262,6 +272,7 @@ def prefill(
 
 @app.command("vision", epilog=epilog("bench vision"))
 def vision(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     crops: Annotated[
@@ -277,6 +288,7 @@ def vision(
 ) -> int:
     """Time the encoding of pictures of one or more crops."""
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     counts = tuple(crops or Vision().crops)
     benchmark = Vision(model, device, counts, seconds)
@@ -286,6 +298,7 @@ def vision(
 
 @app.command("gaps", epilog=epilog("bench gaps"))
 def gaps(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     streams: Annotated[
@@ -305,6 +318,7 @@ def gaps(
 ) -> int:
     """Time the gaps between tokens of running answers while new pictures come in: cut, whole, and without pictures."""
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     return run_benchmark(Gaps(model, device, streams, rate, max_step_ms, seconds=seconds), json=json, out=out, png=png)
 

@@ -48,6 +48,8 @@ def distinct(values: list[int] | None) -> list[int] | None:
     return list(dict.fromkeys(values)) if values else values
 
 
+TYPED = "COMMANDLINE"
+"""Where a value is from that was given."""
 BenchModelOption = Annotated[
     str | None,
     typer.Option(
@@ -89,6 +91,15 @@ CompareOption = Annotated[
     tuple[Path, Path] | None,
     typer.Option("--compare", metavar="A B", rich_help_panel=SHOW, help="Measure nothing: compare two reports."),
 ]
+
+
+def alone(context: typer.Context, option: str) -> None:
+    """Refuse whatever stands on the command line beside an option that wants none of it but `--json`."""
+    given = [name for name in context.params if (source := context.get_parameter_source(name)) and source.name == TYPED]
+    names = {of.name: max(of.opts, key=len) for of in context.command.params}
+    more = [names[name] for name in given if name not in (option, "json")]
+    if more:
+        context.fail(f"{names[option]} takes nothing but --json beside it; leave out {', '.join(more)}")
 
 
 def run_benchmark(benchmark: Benchmark, *, json: bool, out: Path | None, png: Path | None) -> int:

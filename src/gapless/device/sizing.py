@@ -143,7 +143,9 @@ def _size(size: int) -> str:
 
 
 def _given(size: int) -> str:
-    """What a reader gave: the same, rounded down."""
+    """What a reader gave: the same, rounded down; to the byte, if a tenth of a MB would say nothing."""
+    if size < 10**6:
+        return f"{size} bytes"
     return _gb(size) if size >= 1e9 else f"{size // 10**5 / 10} MB"
 
 

@@ -37,6 +37,13 @@ def has_fp8(size: str) -> bool:
     return size.endswith("-3.1")
 
 
+def random_bytes(size: str, itemsize: int) -> int:
+    """What `random_tensors` of one of `SIZES` take with so many bytes a number, scales left out."""
+    narrow = has_fp8(size)
+    shapes = tensor_shapes(random_config(size)).items()
+    return sum(math.prod(shape) * (1 if narrow and _is_stack(name, shape) else itemsize) for name, shape in shapes)
+
+
 def random_tensors(
     config: MoondreamConfig,
     device: torch.device,
@@ -57,10 +64,15 @@ def random_tensors(
             tensors[name] = tensor.fill_(1.0)
         else:
             tensors[name] = tensor.normal_(0.0, _scale(name, shape, config), generator=generator)
-        if fp8 and ".mlp.fc" in name and len(shape) == 3:
+        if fp8 and _is_stack(name, shape):
             tensors[name], tensors[name.replace(".weight", ".scale")] = _narrowed(tensor)
     tensors["text.lm_head.bias"][config.tokenizer.eos_id] = end_bias
     return tensors
+
+
+def _is_stack(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is one matrix for each expert."""
+    return ".mlp.fc" in name and len(shape) == 3
 
 
 def _narrowed(stack: Tensor) -> tuple[Tensor, Tensor]:
