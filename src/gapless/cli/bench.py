@@ -325,6 +325,7 @@ def gaps(
 
 @app.command("rules", epilog=epilog("bench rules"))
 def rules(
+    context: typer.Context,
     model: BenchModelOption = None,
     device: DeviceOption = "auto",
     streams: Annotated[
@@ -344,6 +345,7 @@ def rules(
 ) -> int:
     """Time steps of many streams of which none, some or all follow a rule: a list of detections as JSON."""
     if compare is not None:
+        alone(context, "compare")
         return cost.compare(*compare, json=json)
     return run_benchmark(RulesBenchmark(model, device, streams, turns, seconds, host), json=json, out=out, png=png)
 
