@@ -77,6 +77,13 @@ def test_the_favourite_first_unless_it_is_far_ahead_and_the_failed_last(held, ke
         assert others == sorted(others)
 
 
+@pytest.mark.parametrize(("ahead", "first"), [(7, True), (8, False)])
+def test_a_favourite_may_be_just_so_far_ahead(ahead, first):
+    favourite, *others = ranked("picture", ENGINES)
+    held = dict.fromkeys(others, 10) | {favourite: 10 + ahead}
+    assert (order("picture", held, 7)[0] == favourite) is first
+
+
 def test_without_a_picture_the_least_busy_and_equals_take_turns():
     assert {order("", {"a": 3, "b": 1, "c": 2}, turn=turn)[0] for turn in range(20)} == {"b"}
     firsts = Counter(order("", dict.fromkeys(ENGINES, 0), turn=turn)[0] for turn in range(200))

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from itertools import pairwise
 from multiprocessing import Pipe
 
 import pytest
@@ -24,6 +25,8 @@ def test_every_stretch_of_requests_has_as_many_new_pictures():
     counts = Counter(numbers)
     inner = [picture for picture in counts if 3 * apart <= picture < 400]
     assert {counts[picture] for picture in inner} == {REPEATS}
+    places = [number for number, picture in enumerate(numbers) if picture == 100]
+    assert [after - before for before, after in pairwise(places)] == [REPEATS * apart + 1] * (REPEATS - 1)
     seen, new = set(), []
     for picture in numbers:
         new.append(picture not in seen)
@@ -88,6 +91,15 @@ def test_a_request_that_fails_ends_the_run():
     routed = Routed({"0": fake.here}, [bytes([number]) for number in range(250)], 4, 0, slack=4)
     with pytest.raises(ChildProcessError, match="a request failed: no"):
         routed.run(settle=5.0, seconds=1.0)
+
+
+def test_engines_that_say_nothing_are_given_up(monkeypatch):
+    monkeypatch.setattr("gapless.bench.fleet_load.LONGEST_SILENCE", 0.05)
+    here, _there = Pipe()
+    routed = Routed({"0": here}, [b"picture"], 2, 0, slack=4)
+    monkeypatch.setattr(Routed, "_spent", lambda self, loads: {"0": {"busy_ms": 0.0, "idle_ms": 0.0}})
+    with pytest.raises(ChildProcessError, match="2 requests got no answer"):
+        routed.run(settle=0.01, seconds=0.01)
 
 
 @pytest.mark.slow
