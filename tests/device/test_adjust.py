@@ -97,7 +97,7 @@ wishes = st.builds(
 
 
 @given(wishes, st.lists(reals, min_size=VOCAB, max_size=VOCAB), st.lists(ids, max_size=9), st.data())
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_logits_are_those_of_the_formulas_to_the_bit(wish, logits, more, data):
     """After any tokens more, in any state, under a rule's or a host's mask; a neighbour keeps its own."""
     of, rows, asked = adjuster(wish, None), torch.tensor([2, 1]), torch.tensor([Asked.SAMPLE] * 2)

@@ -57,7 +57,7 @@ def play(device, depth, pages, masked, seed, count=18, inset=0):
     return sum(heard[i].finish.metrics.preemptions > 0 and said[i] for i in heard)
 
 
-@pytest.mark.parametrize("pages", [AMPLE, TINY])
+@pytest.mark.parametrize("pages", [pytest.param(AMPLE, marks=pytest.mark.slow), TINY])
 @pytest.mark.parametrize("masked", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("depth", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("device", [sim, host, inline], ids=["sim", "host", "cuda"])
@@ -75,7 +75,9 @@ def test_what_fills_a_picture_in_a_prompt_is_no_word():
     play(host, 2, AMPLE, 0.0, seed=5, inset=12)
 
 
-@pytest.mark.parametrize(("device", "depth"), [("sim", 1), ("sim", 4), ("host", 2), ("cuda", 3)])
+@pytest.mark.parametrize(
+    ("device", "depth"), [("sim", 4), ("host", 2), ("cuda", 3), pytest.param("sim", 1, marks=pytest.mark.slow)]
+)
 def test_rows_with_rules_are_adjusted_and_keep_to_them(device, depth):
     """Bans and held-back ends give way where a rule has nothing else: no answer fails, and each follows its rule."""
     drawn = mix_of_requests(depth + 7, 20, adjusted=0.9, spread=12, inset=SPEC.prefix - 1)
