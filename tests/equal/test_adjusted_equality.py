@@ -93,6 +93,24 @@ def test_rows_with_rules_are_adjusted_and_keep_to_them(device, depth):
     assert check_rules(entries, heard) >= 5
 
 
+@pytest.mark.parametrize(
+    ("device", "depth"), [("host", 2), *(pytest.param(*c, marks=pytest.mark.slow) for c in (("sim", 4), ("cuda", 3)))]
+)
+def test_rows_that_the_host_leads_are_adjusted_and_keep_to_their_grammar(device, depth):
+    pytest.importorskip("llguidance")
+    from tests.equal import test_guided_equality as guided
+    from tests.fakes.guided import with_guides
+
+    entries = with_guides(with_rules(mix_of_requests(depth, 20, adjusted=0.8, spread=12), 0.2), 0.6, depth)
+    right = expected(SPEC, entries)
+    assert sum(e.request.guide is not None and e.request.sampling.adjusts for e in entries) >= 3
+    with guided.stage_on(device, depth, seed=depth) as (stage, refereed):
+        heard = stage.play(entries)
+        judge_all(heard, right, entries)
+        refereed.audit()
+    assert guided.check_said(entries, heard) >= 2
+
+
 def unadjusted(sampling):
     plain = Sampling()
     names = ("logit_bias", "banned", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty")
