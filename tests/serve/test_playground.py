@@ -1,19 +1,22 @@
 """The playground's routes: the page and its headers, keys, what it is told, and the feed of steps."""
 
 import asyncio
+import http.client
 import json
 import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 from tests.serve.conftest import LIMITS, SMALL, Silent, Site
+from tests.serve.serving import ROOT, Served
 
 from gapless.config import ImageLimits
 from gapless.serve.app import make_app
 from gapless.serve.engine import Engine
 from gapless.serve.limits import Gate
-from gapless.serve.playground import HERE, PlaygroundRoutes, files
+from gapless.serve.playground import HERE, KINDS, PlaygroundRoutes, files
 from gapless.serve.settings import read_settings
 from gapless.serve.steps import MOST, WAITING, StepWatch
 
@@ -154,6 +157,19 @@ def test_the_feed_over_http(played):
     assert json.loads(first["body"].removeprefix(b"data: "))["steps"] == []
 
 
+@pytest.mark.slow
+def test_a_server_that_stops_ends_its_feeds_and_does_not_wait_for_them(tmp_path):
+    server = Served("glint", tmp_path / "log", "--process", "on")
+    server.until_ready()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", "/ui/steps")
+    feed = connection.getresponse()
+    assert feed.readline().startswith(b"data: {")
+    assert server.end() == 0
+    assert feed.read().endswith(b"\n") and feed.isclosed()  # whole: else this raises
+    connection.close()
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_the_pages_files_keep_to_the_house(file):
     text = file.read_text()
@@ -166,6 +182,13 @@ def test_the_pages_files_keep_to_the_house(file):
         names = set(re.findall(r'\sid="([\w-]+)"', text))
         used = {name for script in SCRIPTS for name in re.findall(r'byId\("([\w-]+)"\)', script.read_text())}
         assert used <= names, used - names
+
+
+def test_a_wheel_has_all_files():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["gapless"]
+    package = ROOT / "src" / "gapless"
+    packed = {file for pattern in patterns for file in package.glob(pattern)}
+    assert set(FILES) <= packed and all(file.is_file() and file.suffix in KINDS for file in FILES)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

@@ -196,6 +196,11 @@ def test_what_is_copied_asks_the_same_whatever_names_and_questions_are(page, ser
     program = copied("Copy Python")
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True, timeout=60)
     assert repr(shown["answer"]) in done.stdout.decode()
+    page.evaluate("() => { navigator.clipboard.writeText(''); window.real = navigator.clipboard; }")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as at http://elsewhere
+    card.get_by_text("Copy curl").click()
+    card.get_by_text("Copied").wait_for()
+    assert page.evaluate("real.readText()") == lines
 
 
 def test_pictures_come_by_paste_and_drop_and_only_what_is_too_large_is_made_smaller(page, served):

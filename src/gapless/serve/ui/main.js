@@ -159,13 +159,27 @@ function tools(turn, request, image) {
 async function copied(button, text) {
   const label = button.textContent;
   try {
-    await navigator.clipboard.writeText(text);
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else if (!copiedByHand(text, button)) throw new Error("not allowed");
     button.textContent = "Copied";
   } catch {
     button.textContent = "Not allowed";
   }
   say(button.textContent);
   setTimeout(() => { button.textContent = label; }, 1500);
+}
+
+/** At an address that is neither https:// nor localhost a page has no clipboard, but may still copy what is selected. */
+function copiedByHand(text, button) {
+  const place = document.createElement("textarea");
+  place.value = text;
+  place.className = "unseen";
+  document.body.append(place);
+  place.select();
+  const done = document.execCommand("copy");
+  place.remove();
+  button.focus();
+  return done;
 }
 
 // -- film ------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,17 @@ export class Turn extends EventTarget {
     }
     const marks = marksOf(skill, this.answer, this.asked.text);
     if (marks.length !== this.marks.length || !marks.length) this.#list(marks);
+    else this.#update(marks);
     this.marks = marks;
+  }
+
+  /** As many as before: a film goes on, or an outline grows. */
+  #update(marks) {
+    for (const [at, mark] of marks.entries()) {
+      const result = this.#parts.results.children[at];
+      result.querySelector(".name").textContent = mark.label;
+      result.querySelector(".place").textContent = placed(mark);
+    }
   }
 
   #list(marks) {
