@@ -162,3 +162,39 @@ def test_the_strip_shows_the_steps_and_can_be_paused(page, served):
     ask(page, "query", "Who are you?")
     page.wait_for_timeout(600)
     assert page.locator("#span").text_content() == before
+
+
+def test_a_picture_that_is_larger_than_the_server_takes_is_sent_smaller(browser, tmp_path):
+    server = Served("glint", tmp_path / "log", "--max-body-bytes", "150000")
+    try:
+        with opened(browser, server) as page:
+            sent = []
+            page.on("request", lambda request: sent.append(request.post_data) if request.method == "POST" else None)
+            show(page, picture_path("shapes_wide"))  # fits
+            assert page.locator("#picture-note").text_content() == ""
+            show(page, SQUARE)
+            said(page, "larger than this server takes", "#picture-note")
+            assert ask(page, "point", "cross").locator(".result").count() == 2
+            assert len(sent[-1]) <= 150000 and json.loads(sent[-1])["image_url"].startswith("data:image/jpeg;base64,")
+            page.get_by_text("Save picture").wait_for()  # what was sent is no file of anybody's
+    finally:
+        assert server.end() == 0
+
+
+def test_what_a_model_says_is_text_whatever_it_is(page):
+    evil = "<img src=x onerror='document.title=1'><script>document.title=2</script>\u202e&lt;b&gt;"
+    answer = (
+        {"chunk": evil, "completed": False},
+        {"chunk": "", "completed": True, "finish_reason": "stop", "metrics": {}},
+    )
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in answer)
+    page.route("**/v1/query", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    card = ask(page, "query", "Who are you?")
+    assert card.locator(".words").text_content() == evil
+    assert page.locator("#turns img, #turns script").count() == 0
+    show(page, SQUARE)
+    found = {"request_id": evil, "path": evil, "bbox": {"x_min": 0.1, "y_min": 0.1, "x_max": 0.5, "y_max": 0.5}}
+    page.route("**/v1/segment", lambda route: route.fulfill(json=found | {"finish_reason": "stop", "metrics": {}}))
+    ask(page, "segment", evil)
+    assert page.locator(".badge").get_attribute("aria-label") == f"1: {evil}"
+    assert page.locator("#shapes script, #shapes img").count() == 0 and page.title() == "gapless playground"
