@@ -38,6 +38,7 @@ from gapless.serve.limits import Gate
 from gapless.serve.log import log_to_stderr
 from gapless.serve.memory import give_back_large_blocks
 from gapless.serve.metrics import METRICS, Visits
+from gapless.serve.playground import files
 from gapless.serve.process import FAILED, LAST_WORDS, load_model
 from gapless.serve.scaling import Told, idle_share
 from gapless.serve.settings import ServerSettings
@@ -84,6 +85,7 @@ class EngineReplica:
             settings.keys(),
             threads=settings.threads_for_pictures(),
             log=log_to_stderr(),
+            playground=settings.image_limits() if settings.ui else None,
         )
         self._hosted = Hosted(app)
         await self._hosted.start()
@@ -190,7 +192,10 @@ class FrontReplica:
         self._gate = Gate(places_of(settings, fleet))
         self._forward = Forward(self._fleet, settings.request_limits(), self._metrics)
         log_to_stderr()
-        self._door = Door(self._forward, settings.keys(), self._gate, Visits(), settings.rate(), settings.cors_origins)
+        page = tuple(files()) if settings.ui else ()  # for everybody, as they are at an engine's own door
+        self._door = Door(
+            self._forward, settings.keys(), self._gate, Visits(), settings.rate(), settings.cors_origins, page
+        )
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """What Ray asks a late application for."""
