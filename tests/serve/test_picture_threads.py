@@ -97,7 +97,7 @@ def test_an_engine_that_does_not_end_is_not_waited_for(monkeypatch):
 
     async def end():
         engine = Engine(lambda progress: None, Silent())
-        engine.adopt(SimpleNamespace(desk=SimpleNamespace(runner=SimpleNamespace(close=close))))
+        engine.adopt(SimpleNamespace(desk=SimpleNamespace(close=close)))
         await asyncio.wait_for(engine.close(), PATIENCE)
         await asyncio.wait_for(engine.close(), PATIENCE)
 
