@@ -17,9 +17,11 @@ from tests.fakes.masks import ThreadMasks
 from tests.fakes.refereed import Refereed
 from tests.fakes.scene import Entry, Heard, Stage
 from tests.fakes.sim_clock import SimClock
+from tests.fakes.sim_guided import GUIDES
 
 from gapless.bench.cuda_rig import open_device
 from gapless.config import EngineConfig
+from gapless.constrain.guided import GuidedMasks
 from gapless.constrain.table import Table
 from gapless.costs import Costs
 from gapless.device.base import Device
@@ -166,12 +168,14 @@ def cuda_stage(
         device = Refereed(Watched(inner, proof), table)
         device.told = costs
         masks = ThreadMasks(mailbox.notify, delays, seed)
+        guided = GuidedMasks(mailbox.notify, GUIDES)
         try:
-            stage = Stage(Engine(device, table, config, masks, mailbox, clock), mailbox, clock)
+            stage = Stage(Engine(device, table, config, masks, mailbox, clock, guided), mailbox, clock)
             yield Played(stage, device, proof)
         finally:
             device.close()
             masks.close()
+            guided.close()
 
 
 def count_replays(patch: pytest.MonkeyPatch, proof: Proof) -> None:
