@@ -15,11 +15,12 @@ from gapless.bench.made_up import made_up
 from gapless.bench.rules import COLUMNS, TABLE_COLUMNS, RulesBenchmark
 from gapless.bench.rules_run import Options, RulesBench
 from gapless.bench.slow_masks import SlowMasks
-from gapless.constrain.grammar import Grammar, compile_grammar
+from gapless.constrain.grammar import Grammar, compile_grammar, host_grammar
+from gapless.constrain.guides import installed
 from gapless.constrain.table import Walker, build_table
 from gapless.records import RowRef
 
-SMALL = Options(3, turns=1, steps=5, seconds=600, host=True)
+SMALL = Options(3, turns=1, steps=5, seconds=600, host=True, guided=installed())
 
 
 class Reading(RulesBench):
@@ -28,7 +29,8 @@ class Reading(RulesBench):
     def _compile(self) -> None:
         size = self.rig.config.text.vocab_size
         rule = Grammar.regex("[\\x00-\\x2f]{20,60}")
-        self.table = compile_grammar(rule, made_up(size, self.rig.rules.end))
+        words = made_up(size, self.rig.rules.end)
+        self.table, self.guide = compile_grammar(rule, words), host_grammar(rule, words)
 
 
 @pytest.fixture(scope="module", params=[MicroRig, pytest.param(InlineRig, marks=pytest.mark.slow)], ids=["cpu", "cuda"])
@@ -44,7 +46,7 @@ def report(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 def test_a_row_for_each_way_with_every_column(report: dict[str, Any]) -> None:
     assert report["notes"] == [] and json.loads(json.dumps(report)) == report
     ways = [(row["way"], row["sampler"], row["share"]) for row in report["rows"]]
-    assert ways == [tuple(key) for key in SMALL.keys] and len(ways) == 2 * 4 + 3 + 1
+    assert ways == [tuple(key) for key in SMALL.keys] and len(ways) == 2 * 4 + 3 + 1 + 3 * installed()
     for row in report["rows"]:
         assert set(COLUMNS) <= set(row) and row["tokens_per_s"] > 0
         assert (row["of_free"] == 1) or row["share"] or row["way"] == "slow"

@@ -38,7 +38,7 @@ SECONDS = 60.0
 @dataclass(frozen=True, slots=True)
 class RulesBenchmark:
     """The benchmark; see `Benchmark`. `streams` None: what is usual on the device. `host`: rows whose masks come from
-    the host, beside those with tables."""
+    the host, beside those with tables; by grammars too where `llguidance` is."""
 
     model: str | None = None
     device: str = "auto"
@@ -57,6 +57,12 @@ class RulesBenchmark:
         """See `Benchmark`."""
         return {"tables": TABLE_COLUMNS, "rows": COLUMNS}
 
+    @property
+    def _guided(self) -> bool:
+        from gapless.constrain.guides import installed
+
+        return self.host and installed()
+
     def run(self, save: Save, progress: Progress | None = None) -> Report:
         """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
         from gapless.bench.rig import Rig
@@ -66,7 +72,7 @@ class RulesBenchmark:
         kind = device.partition(":")[0]
         loaded = load(self.model, device)
         streams = STREAMS[kind] if self.streams is None else self.streams
-        options = Options(streams, self.turns, seconds=self.seconds, host=self.host)
+        options = Options(streams, self.turns, seconds=self.seconds, host=self.host, guided=self._guided)
         of = loaded.model, loaded.config, loaded.name
         rig: Rig
         if device == "cpu":
@@ -86,7 +92,7 @@ class RulesBenchmark:
         """Whether there is a row for every way."""
         from gapless.bench.rules_run import Options
 
-        wanted = Options(1, self.turns, host=self.host).keys
+        wanted = Options(1, self.turns, host=self.host, guided=self._guided).keys
         return len(report["rows"]) == len(wanted) and all(row["tokens_per_s"] for row in report["rows"])
 
     def draw(self, report: Report) -> Image:

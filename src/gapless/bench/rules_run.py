@@ -6,6 +6,7 @@ In: a `Rig` whose answers do not end while they are looked at, and `Options`. Ou
 - `table`: so many percent of the rows follow a token table (a list of detections, JSON with fourteen objects, compiled
   for a made-up vocabulary of the model's size), the others write free text;
 - `host`: so many percent have their masks built on the host, at once: what the way there and back costs;
+- `guide`: so many percent follow the same list as a grammar on the host, whose masks `llguidance` builds;
 - `slow`: one row's masks take `SLOW` seconds each, and what is counted are the others' tokens.
 
 `of_free` is tokens a second and row over that of the row without rules in the same run, with the same sampler. Ways
@@ -31,9 +32,9 @@ from gapless.bench.slow_masks import SlowMasks
 from gapless.bench.text import rounded
 from gapless.bench.timed import Session
 from gapless.bench.wave import FAR, PROMPT, questions
-from gapless.constrain.grammar import Grammar, compile_grammar
+from gapless.constrain.grammar import Grammar, compile_grammar, host_grammar
 from gapless.observe.accounting import Accounting
-from gapless.records import Request, TokenTable
+from gapless.records import HostGrammar, Request, TokenTable
 
 ANSWERS = (600, 601)
 """Where free answers would end: behind all that is measured."""
@@ -70,7 +71,7 @@ class Key(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to measure: `streams` at once, `steps` of each row and turn at `depth`; no section begins after `seconds`.
-    `host`: see the module."""
+    `host` and `guided`: see the module."""
 
     streams: int
     turns: int = 3
@@ -78,6 +79,7 @@ class Options:
     depth: int = 2
     seconds: float = 60.0
     host: bool = False
+    guided: bool = False
     shares: tuple[int, ...] = (0, 20, 80, 100)
 
     @property
@@ -87,6 +89,8 @@ class Options:
         if self.host:
             found += [Key("host", "greedy", share) for share in self.shares if share]
             found.append(Key("slow", "greedy", 0))
+        if self.guided:
+            found += [Key("guide", "greedy", share) for share in self.shares if share]
         return found
 
 
@@ -101,6 +105,7 @@ class RulesBench:
     now: Callable[[], float] = perf_counter
     turns: dict[Key, list[dict[str, float]]] = field(default_factory=dict)
     table: TokenTable | None = None
+    guide: HostGrammar | None = None
     _next_id: int = 1
 
     def __post_init__(self) -> None:
@@ -129,7 +134,8 @@ class RulesBench:
 
     def _compile(self) -> None:
         text = self.rig.config.text
-        self.table = compile_grammar(Grammar.json_schema(SCHEMA), made_up(text.vocab_size, self.rig.rules.end))
+        rule, words = Grammar.json_schema(SCHEMA), made_up(text.vocab_size, self.rig.rules.end)
+        self.table, self.guide = compile_grammar(rule, words), host_grammar(rule, words)
 
     def _ask(self, key: Key) -> list[Request]:
         """Requests with ids that were never used; those with rules are spread over the others."""
@@ -142,6 +148,8 @@ class RulesBench:
         chosen = {i * rows // many for i in range(many)}
         if key.way == "table":
             return [replace(r, grammar=self.table) if i in chosen else r for i, r in enumerate(asked)]
+        if key.way == "guide":
+            return [replace(r, host_masked=True, guide=self.guide) if i in chosen else r for i, r in enumerate(asked)]
         return [replace(r, host_masked=i in chosen) for i, r in enumerate(asked)]
 
     def _measure(self, key: Key, steps: int) -> None:

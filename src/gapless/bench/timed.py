@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gapless.bench.trace import mark
 from gapless.config import EngineConfig
+from gapless.constrain.guided import GuidedMasks
 from gapless.constrain.masks import MaskSource, TableMasks
 from gapless.constrain.table import Table
 from gapless.costs import Costs
@@ -138,7 +139,8 @@ class Session:
         """`masks`: of rows whose masks come from the host, None for those of the table."""
         self.watch = Watch(device)
         self.mailbox = ThreadMailbox()
-        self.engine = Engine(self.watch, table, config, masks or TableMasks(), self.mailbox)
+        guided = GuidedMasks(self.mailbox.notify)
+        self.engine = Engine(self.watch, table, config, masks or TableMasks(), self.mailbox, guided=guided)
         self.ticks: list[TickTimes] = []
         self._asked: list[int] = []
 
