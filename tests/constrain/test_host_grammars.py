@@ -11,6 +11,7 @@ from tests.constrain.test_random_schemas import SMALL, random_schema
 from tests.constrain.test_regex_language import random_pattern
 from tests.constrain.walks import SCHEMAS, glint, load, table_of
 
+from gapless.constrain import guides as guides_module
 from gapless.constrain.grammar import Grammar, compile_grammar, host_grammar
 from gapless.constrain.guides import Guides
 from gapless.constrain.limits import Limits, NotATable
@@ -239,3 +240,22 @@ def test_what_explodes_as_a_table_is_followed_step_by_step(pattern):
 def test_a_grammar_that_cannot_be_read_is_refused():
     with pytest.raises(InvalidRequest, match="too large to be followed"):
         GUIDES.guide(HostGrammar("start: " + "(" * 5 + "T1" + ")" * 5, glint()))
+
+
+def test_answers_go_on_when_others_have_used_up_what_their_grammar_may_take(monkeypatch):
+    monkeypatch.setitem(guides_module.LIMITS, "max_lexer_states", 2_000)
+    guides, host, rng = Guides(), host_grammar(Grammar.regex(".*a.{20}"), glint()), random.Random(6)
+    letters = [id for id, piece in enumerate(glint().pieces) if piece and set(piece) <= set(b"abde ")]
+    renewed = 0
+    for _ in range(40):
+        guide = guides.guide(host)
+        for _ in range(60):
+            guide.mask()
+            guide.consume([rng.choice(letters)])
+        renewed += guide._own
+    assert 1 < renewed < 20
+    guide = guides.guide(host)
+    with pytest.raises(InvalidRequest, match=r"too large to be followed .*too many states"):
+        for _ in range(500):
+            guide.mask()
+            guide.consume([rng.choice(letters)])

@@ -5,7 +5,8 @@ own; what counts runs in native code, without the interpreter's lock. The packag
 comes: nothing else needs it.
 
 Invariants: a grammar is read once, as long as it is among those asked for last, and each answer follows a copy; so many
-grammars are kept, of so many characters in all; how large one may become while it is followed is bounded.
+grammars are kept, of so many characters in all; how large one may become while it is followed is bounded, and what
+other answers learned of it never ends one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gapless.locks import Lock
 from gapless.records import Mask
 
 INSTALL = "pip install 'gapless[structured]'"
-MOST_KEPT = 64
+MOST_KEPT = 32
 MOST_CHARACTERS = 4 * 2**20
 """Of all grammars that are kept. What is read of one takes about thirty bytes for each of its characters."""
 MOST_TOKENIZERS = 2
@@ -33,12 +34,12 @@ LIMITS = {
     "step_lexer_fuel": 1_000_000,
     "step_max_items": 200_000,
     "max_items_in_row": 4_000,
-    "max_lexer_states": 32_768,
+    "max_lexer_states": 20_000,
     "max_grammar_size": 1_000_000,
     "verbose_errors": False,
 }
-"""Work and memory of one grammar: some hundred milliseconds for its reading and for any step at worst, and some ten
-megabytes."""
+"""Work and memory of one grammar: some hundred milliseconds for its reading and for any step at worst, and ten to
+twenty megabytes for all states of its lexer."""
 
 STUCK = (
     "no token that the model may say goes on with the answer as its rule demands; the rule asks for characters that "
@@ -69,27 +70,47 @@ class _Wrapped:
 
 
 class Guide:
-    """One answer's place in its grammar. One thread at a time."""
+    """One answer's place in its grammar. One thread at a time.
 
-    def __init__(self, matcher: Any, vocab: int) -> None:
-        self._matcher, self._vocab = matcher, vocab
+    Copies of a matcher share what they learn of its lexer, and the room for that: if others have used it up, the answer
+    goes on with a matcher of its own.
+    """
+
+    def __init__(self, guides: Guides, grammar: HostGrammar) -> None:
+        self._guides, self._grammar = guides, grammar
+        self._matcher, self._own = guides.matcher(grammar), False
+        self._consumed: list[int] = []
 
     def consume(self, tokens: Iterable[int]) -> None:
         """Move over tokens. Raises `RequestFailed` for one that is not allowed, `InvalidRequest` beyond the limits."""
         for token in tokens:
+            self._consumed.append(token)
             if not self._matcher.consume_token(token):
                 if "doesn't satisfy" in self._matcher.get_error():
                     raise RequestFailed(f"the answer's rule does not allow token {token}, which was said")
+                self._renew()
+
+    def _renew(self) -> None:
+        """Begin again with a matcher that nobody shares. Raises `InvalidRequest` if that does not help."""
+        if self._own or "too many states" not in self._matcher.get_error():
+            raise self._failed()
+        self._matcher, self._own = self._guides.fresh(self._grammar), True
+        for token in self._consumed:
+            if not self._matcher.consume_token(token):
                 raise self._failed()
 
     def mask(self) -> Mask:
         """Bool [vocab], True where the next token may be; the end where the text may end here. Raises `InvalidRequest`
         beyond the limits, or if no token may be."""
-        bits: Bits = np.zeros((self._vocab + 31) // 32, dtype=np.uint32)
+        vocab = len(self._grammar.words.pieces)
+        bits: Bits = np.zeros((vocab + 31) // 32, dtype=np.uint32)
         self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         if self._matcher.is_error():
-            raise self._failed()
-        found: Mask = np.unpackbits(bits.view(np.uint8), bitorder="little")[: self._vocab].view(np.bool_)
+            self._renew()
+            self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            if self._matcher.is_error():
+                raise self._failed()
+        found: Mask = np.unpackbits(bits.view(np.uint8), bitorder="little")[:vocab].view(np.bool_)
         return found
 
     def _failed(self) -> InvalidRequest:
@@ -120,25 +141,36 @@ class Guides:
     def guide(self, grammar: HostGrammar) -> Guide:
         """At the begin of a grammar. Raises `InvalidRequest` for one that is too large, `RequestFailed` without the
         package."""
+        return Guide(self, grammar)
+
+    def matcher(self, grammar: HostGrammar) -> Any:
+        """A copy of a matcher that is kept, or will be."""
         with self._lock:
             found = self._matchers.get(grammar.digest)
             if found is not None:
                 self._matchers.move_to_end(grammar.digest)
         matcher = found[0] if found is not None else self._read(grammar)
-        return Guide(matcher.deep_copy(), len(grammar.words.pieces))
+        return matcher.deep_copy()
 
-    def _read(self, grammar: HostGrammar) -> Any:
+    def fresh(self, grammar: HostGrammar) -> Any:
+        """A matcher that shares nothing, since the one that was kept is used up: the next answer has it read again."""
+        with self._lock:
+            _, gone = self._matchers.pop(grammar.digest, (None, 0))
+            self.characters -= gone
+        return self._read(grammar, keep=False)
+
+    def _read(self, grammar: HostGrammar, *, keep: bool = True) -> Any:
         llguidance = engine()
         tokenizer, limits = self._tokenizer(grammar.words), llguidance.LLParserLimits(**LIMITS)
         text = llguidance.LLMatcher.grammar_from_lark(grammar.text)
         matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
             first = matcher.get_error().partition("\n")[0]
-            raise InvalidRequest(
-                f"the rule is too large to be followed on the host ({first}); lower its bounds", param="grammar"
-            )
-        with self._lock:
-            self._keep(grammar, matcher)
+            why = f"the rule is too large to be followed on the host ({first}); lower its bounds"
+            raise InvalidRequest(why, param="grammar")
+        if keep:
+            with self._lock:
+                self._keep(grammar, matcher)
         return matcher
 
     def _keep(self, grammar: HostGrammar, matcher: Any) -> None:
