@@ -10,7 +10,7 @@ from tests.serve.conftest import LIMITS, Site, events, micro_folder, one_thread,
 
 from gapless.serve import forward
 from gapless.serve.door import Door
-from gapless.serve.forward import REPLICA, EngineLost, Forward
+from gapless.serve.forward import REPLICA, EngineLost, Forward, WithoutId
 from gapless.serve.hosted import Call, Hosted
 from gapless.serve.limits import Gate
 from gapless.serve.metrics import Visits
@@ -96,6 +96,9 @@ def site(vlm):  # noqa: F811
 
 def test_answers_and_errors_are_those_of_the_engine(site):
     front = Front(Engines({"a": site.app}))
+    bare = Front(Engines({"a": site.app}))
+    bare.door = WithoutId(bare.door)
+    assert "x-request-id" not in bare.request("GET", "/health").headers
     alone, found = site.post("/v1/query", ASK), front.request("POST", "/v1/query", json=ASK)
     assert found.status_code == 200 and found.json()["answer"] == alone.json()["answer"]
     assert found.headers["x-gapless-replica"] == "a"

@@ -156,8 +156,10 @@ def test_each_metric_tells_whose_it_is(cluster, pair):
     spent = []
     for _ in range(50):
         began = time.monotonic()
-        urllib.request.urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=30).read()
+        with urllib.request.urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=30) as answer:
+            answer.read()
         spent.append(1e3 * (time.monotonic() - began))
+    assert len(answer.headers.get_all("x-request-id")) == 1
     cluster.note("a look at /health through proxy, front and engine", median_ms=round(sorted(spent)[25], 1))
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gapless.api.affinity import names_in, picture_key
 from gapless.serve.errors import NotServing, encoded, speaks_openai, told, told_openai
@@ -82,6 +82,24 @@ class Forward:
             working.cancel()
             leaving.cancel()
             await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+class WithoutId:
+    """An application whose answers do not say the request's id: where a proxy in front writes it, and has given it
+    where the client did not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the module."""
+
+        async def without_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+            await send(message)
+
+        await self._app(scope, receive, without_id)
 
 
 class Relay:

@@ -32,7 +32,7 @@ from gapless.serve.fleet import ENGINE, FRONT, FleetSettings, engine_options, fr
 from gapless.serve.fleet_adapters import FleetAdapters
 from gapless.serve.fleet_health import check_generates
 from gapless.serve.fleet_metrics import front_families, merged
-from gapless.serve.forward import REPLICA, EngineLost, Forward
+from gapless.serve.forward import REPLICA, EngineLost, Forward, WithoutId
 from gapless.serve.hosted import Call, Hosted
 from gapless.serve.limits import Gate
 from gapless.serve.log import log_to_stderr
@@ -199,7 +199,7 @@ class FrontReplica:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """What Ray asks a late application for."""
-        return self._door
+        return WithoutId(self._door)
 
     async def _metrics(self) -> bytes:
         texts = await self._fleet.texts()
