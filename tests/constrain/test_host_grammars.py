@@ -259,3 +259,41 @@ def test_answers_go_on_when_others_have_used_up_what_their_grammar_may_take(monk
         for _ in range(500):
             guide.mask()
             guide.consume([rng.choice(letters)])
+
+
+def leading_on(schema, rng, below=False):
+    """A random schema, some of whose members and elements lead to places of the whole."""
+    if not isinstance(schema, dict):
+        return schema
+    if below and rng.random() < 0.4:
+        return {"$ref": f"#/$defs/{rng.choice(['one', 'other'])}"}
+    found = dict(schema)
+    for keyword, value in schema.items():
+        if keyword == "properties":
+            found[keyword] = {name: leading_on(inner, rng, below=True) for name, inner in value.items()}
+        elif keyword in ("items", "additionalProperties"):
+            found[keyword] = leading_on(value, rng, below=True)
+        elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            found[keyword] = [leading_on(inner, rng, keyword == "prefixItems") for inner in value]
+    return found
+
+
+@pytest.mark.slow
+def test_random_recursive_schemas_are_satisfied():
+    jsonschema, served = pytest.importorskip("jsonschema"), 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        places = {name: leading_on(random_schema(rng, 2), rng) for name in ("one", "other")}
+        schema = {"$defs": places, "allOf": [leading_on(random_schema(rng), rng)]}
+        if "$ref" not in json.dumps(places):
+            continue
+        try:
+            host = host_grammar(Grammar.json_schema(schema), glint(), SMALL)
+        except InvalidRequest:
+            continue
+        validator, draws = jsonschema.Draft202012Validator(schema), np.random.default_rng(seed)
+        for _ in range(3):
+            text = say(GUIDES.guide(host), draws, most=25, longest=300)
+            assert text is None or validator.is_valid(json.loads(text)), f"{text} of {json.dumps(schema)}"
+        served += 1
+    assert served > 30
