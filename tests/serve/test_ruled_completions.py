@@ -221,7 +221,7 @@ HOSTILE = {
 }
 
 
-SECONDS = ("a bomb", "huge counts")
+SECONDS = ("a bomb", "huge counts", "a thousand members", "references in a row")
 """Until their size is noticed."""
 
 
