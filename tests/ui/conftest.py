@@ -25,9 +25,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """With a camera that shows shapes_square.png."""
+    """With a camera that shows shapes_square.png. Not for longer than a module: while it is there, an event loop runs in
+    this thread, and no other test could have one."""
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:

@@ -256,3 +256,33 @@ def test_an_answer_in_a_shape(page, served):
     page.click("#send")
     page.locator(".turn.failed").wait_for()
     assert page.locator("#shape").get_attribute("aria-invalid") == "true"
+
+
+def test_a_click_or_a_drag_says_which_place_is_meant(page, served):
+    sent = []
+    page.on("request", lambda request: sent.append(request.post_data) if request.method == "POST" else None)
+    show(page, SQUARE)
+    cold(page)
+    choose(page, "query", "What is this?")
+    box = page.locator("#picture").bounding_box()
+
+    def spot(x, y):
+        return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+    page.mouse.click(*spot(0.73, 0.57))
+    assert ask(page, "query").locator(".words").text_content() == "a large red star"
+    ((x, y),) = json.loads(sent[-1])["spatial_refs"]
+    assert abs(x - 0.73) < 0.004 and abs(y - 0.57) < 0.004 and page.locator("#pins path").count() == 1
+    page.fill("#places", "")
+    page.mouse.move(*spot(0.47, 0.39))
+    page.mouse.down()
+    page.mouse.move(*spot(0.63, 0.55), steps=4)
+    page.mouse.up()
+    assert ask(page, "query").locator(".words").text_content() == "a medium yellow cross"
+    assert len(json.loads(sent[-1])["spatial_refs"][0]) == 4 and page.locator("#pins rect").count() == 1
+    page.fill("#places", "0.5, 2")  # by hand, and wrong
+    page.click("#send")
+    assert page.locator("#hint").text_content() == "A place is two or four numbers from 0 to 1."
+    choose(page, "detect", "star")
+    assert page.locator("#places-row").is_hidden() and page.locator("#pins *").count() == 0
+    assert ask(page, "detect", "star").locator(".result").count() == 1 and "spatial_refs" not in sent[-1]

@@ -2,7 +2,7 @@
 // "picture" (another one, or none) and "camera" (on or off).
 
 import { Camera } from "./camera.js";
-import { byId, bytes, make, say } from "./dom.js";
+import { byId, bytes, draw, make, say } from "./dom.js";
 import { Overlay } from "./overlay.js";
 import { open, pictureIn } from "./picture.js";
 
@@ -59,6 +59,7 @@ export class Board extends EventTarget {
       event.preventDefault();
       this.take(file, file.name || "pasted.png");
     });
+    this.#point();
     let depth = 0;
     for (const [name, by] of [["dragenter", 1], ["dragleave", -1]]) {
       window.addEventListener(name, () => {
@@ -75,6 +76,34 @@ export class Board extends EventTarget {
       if (file) this.take(file, file.name || "dropped.png");
       else this.tell("That was no file. Drop a picture, or choose one.");
     });
+  }
+
+  /** A click on the picture is a point, a drag a box: event "place". */
+  #point() {
+    const image = byId("picture");
+    let from = null;
+    const at = ({ clientX, clientY }) => {
+      const { left, top, width, height } = image.getBoundingClientRect();
+      return [(clientX - left) / width, (clientY - top) / height].map((part) => Math.min(1, Math.max(0, part)));
+    };
+    image.addEventListener("pointerdown", (event) => { if (event.button === 0) from = event; });
+    window.addEventListener("pointercancel", () => { from = null; });
+    window.addEventListener("pointerup", (event) => {
+      if (from === null) return;
+      const [[x, y], [to_x, to_y]] = [at(from), at(event)];
+      const far = Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 6;
+      from = null;
+      const box = [Math.min(x, to_x), Math.min(y, to_y), Math.max(x, to_x), Math.max(y, to_y)];
+      this.dispatchEvent(new CustomEvent("place", { detail: far ? box : [x, y] }));
+    });
+  }
+
+  /** Draw places that are asked about. */
+  pin(places) {
+    byId("pins").replaceChildren(...places.map(([x, y, to_x, to_y]) => {
+      if (to_x === undefined) return draw("path", { class: "pin", d: `M ${x} ${y} h 0` });
+      return draw("rect", { class: "pin", x, y, width: Math.max(0, to_x - x), height: Math.max(0, to_y - y) });
+    }));
   }
 
   /** A line under the picture. */

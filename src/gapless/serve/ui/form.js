@@ -1,15 +1,18 @@
 // The form: which skill, what is asked, how it is sampled. Out: `read()`, what is asked, or null with the field marked.
 
 import { byId, make } from "./dom.js";
-import { SKILLS } from "./skills.js";
+import { PLACED, SKILLS } from "./skills.js";
 
 const SETTINGS = {
-  temperature: { label: "Temperature", min: 0, max: 10, step: 0.1, help: "0 is the likeliest" },
+  temperature: { label: "Temperature", min: 0, max: 10, step: 0.1 },
   top_p: { label: "Top p", min: 0.01, max: 1, step: 0.01 },
   max_tokens: { label: "Most tokens", min: 1, step: 1 },
   max_objects: { label: "Most objects", min: 1, max: 10000, step: 1 },
   seed: { label: "Seed", min: 0, step: 1, placeholder: "any" },
 };
+
+/** Whether a place is one: a point, or a box. */
+export const right = (place) => [2, 4].includes(place.length) && place.every((value) => value >= 0 && value <= 1);
 
 export class Form extends EventTarget {
   skill = "query";
@@ -25,7 +28,8 @@ export class Form extends EventTarget {
       event.preventDefault();
       byId("ask").requestSubmit();
     });
-    for (const id of ["prompt", "shape"]) byId(id).addEventListener("input", () => this.#complain(id, ""));
+    byId("places").addEventListener("input", () => this.#placed());
+    for (const id of ["prompt", "shape", "places"]) byId(id).addEventListener("input", () => this.#complain(id, ""));
   }
 
   /** Show what this server has. */
@@ -47,13 +51,12 @@ export class Form extends EventTarget {
 
   #offerSettings(adapters, defaults) {
     const before = this.#settings();
-    const fields = Object.entries(SETTINGS).map(([name, { label, help, ...limits }]) => {
+    const fields = Object.entries(SETTINGS).map(([name, { label, ...limits }]) => {
       const placeholder = String(defaults[name] ?? limits.placeholder ?? "");
       const input = make("input", { type: "number", id: `set-${name}`, inputMode: "decimal", ...limits, placeholder });
       input.value = before[name] ?? "";
       input.addEventListener("input", () => this.#tellSettings());
-      const words = make("label", { htmlFor: input.id }, label, ...(help ? [" ", make("small", {}, help)] : []));
-      return make("div", { className: "field" }, words, input);
+      return make("div", { className: "field" }, make("label", { htmlFor: input.id }, label), input);
     });
     if (adapters.length) {
       const options = ["", ...adapters].map((name) => make("option", { value: name }, name || "none"));
@@ -83,8 +86,9 @@ export class Form extends EventTarget {
     byId("lengths").hidden = name !== "caption";
     byId("reasoning-row").hidden = !(name === "query" && this.reasons);
     byId("shape-row").hidden = name !== "query";
+    byId("places-row").hidden = !this.takesPlaces;
     this.#complain("prompt", "");
-    this.dispatchEvent(new Event("change"));
+    this.#placed();
   }
 
   /** What is asked, or null if something is missing: it is marked and told. */
@@ -99,8 +103,38 @@ export class Form extends EventTarget {
     const length = document.querySelector("input[name=length]:checked").value;
     const reasoning = byId("reasoning").checked && !byId("reasoning-row").hidden;
     const shape = skill === "query" ? this.#shape() : {};
+    const places = this.places();
+    if (places.some((place) => !right(place))) {
+      byId("places-row").open = true;
+      return this.#complain("places", "A place is two or four numbers from 0 to 1.");
+    }
     if (shape === null) return null;
-    return { skill, text, length, reasoning, settings: { ...this.#settings(), ...shape }, model: this.#model };
+    return { skill, text, length, reasoning, places, settings: { ...this.#settings(), ...shape }, model: this.#model };
+  }
+
+  get takesPlaces() {
+    return PLACED.includes(this.skill);
+  }
+
+  /** The places that are written, wrong ones too: parts of the picture's sides. */
+  places() {
+    const lines = this.takesPlaces ? byId("places").value.split("\n").filter((line) => line.trim()) : [];
+    return lines.map((line) => line.trim().split(/[\s,]+/).map(Number));
+  }
+
+  /** One more place, or none at all. */
+  place(values) {
+    const before = byId("places").value.trimEnd();
+    const line = values?.map((value) => value.toFixed(4)).join(", ");
+    byId("places").value = values ? `${before}${before && "\n"}${line}` : "";
+    if (values) byId("places-row").open = true;
+    this.#placed();
+  }
+
+  #placed() {
+    const count = this.places().length;
+    byId("places-told").textContent = count ? `that the words mean: ${count}` : "";
+    this.dispatchEvent(new Event("places"));
   }
 
   /** What the answer may be, as a setting: a JSON schema, or choices one a line. None, if it cannot be read. */
@@ -118,7 +152,8 @@ export class Form extends EventTarget {
 
   /** The server found fault with a field. Returns null. */
   mark(name, words) {
-    const field = byId(["choice", "json_schema"].includes(name) ? "shape" : `set-${name}`);
+    const own = { choice: "shape", json_schema: "shape", spatial_refs: "places" };
+    const field = byId(own[name] ?? `set-${name}`);
     if (field) field.closest("details").open = true;
     return this.#complain(field ? field.id : "prompt", words);
   }

@@ -5,7 +5,7 @@ import { Board } from "./board.js";
 import { asCurl, asPython } from "./copying.js";
 import { Film } from "./camera.js";
 import { byId, ms, say } from "./dom.js";
-import { Form } from "./form.js";
+import { Form, right } from "./form.js";
 import { events, Gone, Refused, Server } from "./server.js";
 import { gather, requestOf, SKILLS, whole, wordsOf } from "./skills.js";
 import { Strip } from "./strip.js";
@@ -281,8 +281,15 @@ byId("strip-pause").addEventListener("click", ({ currentTarget: button }) => {
   server.watching = !paused;
 });
 
+board.addEventListener("place", ({ detail }) => { if (form.takesPlaces) form.place(detail); });
+form.addEventListener("places", () => {
+  byId("frame").classList.toggle("aims", form.takesPlaces);
+  board.pin(form.places().filter(right));
+});
+
 board.addEventListener("picture", () => {
   talk = [];
+  form.place(null);
   shown = null;
   halt();
   busy(false);

@@ -1,5 +1,8 @@
 // What can be asked: of each skill its route, its body, how its answer is read, and what is drawn of it.
 
+/** Skills that take places which the words mean. */
+export const PLACED = ["query", "point", "segment"];
+
 export const SKILLS = {
   query: { label: "Query", prompt: "Question", streams: true, example: "What is in this picture?", key: "answer" },
   caption: { label: "Caption", picture: true, streams: true, key: "caption" },
@@ -21,6 +24,7 @@ export function requestOf(asked, image, before, stream) {
   else if (skill === "caption") body.length = asked.length;
   else body.object = text;
   if (skill === "query" && asked.reasoning) body.reasoning = true;
+  if (asked.places.length && image !== null) body.spatial_refs = asked.places;
   if (Object.keys(settings).length) body.settings = settings;
   if (stream && SKILLS[skill].streams) body.stream = true;
   return { path: `v1/${skill}`, body };
