@@ -27,8 +27,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """With a camera that shows shapes_square.png. Not for longer than a module: while it is there, an event loop runs in
-    this thread, and no other test could have one."""
+    """With a camera that shows shapes_square.png. Not for longer than a module: while it is there, an event loop runs
+    in this thread, and no other test could have one."""
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
