@@ -56,6 +56,9 @@ def test_alternatives_of_a_certain_token_the_first_id_and_those_of_nobody():
         None,
         Token(13),
     ]
+    certain = lines_of(10, ROWS)
+    certain[3, [TOP, TOP + 20]] = 13, 0.0  # nothing else tells this step from a usual one
+    assert READER.read(certain, 10, ROWS)[3].token == Token(13, (), 0.0, ((13, 0.0),))
 
 
 def test_one_coordinate_is_one_value():

@@ -180,3 +180,7 @@ def test_the_host_knows_which_rows_need_an_adapter_in_this_life():
     assert needs.feeds([2, 1]).adapted and needs.feeds([1]).adapted and not needs.feeds([2]).adapted
     needs.begin(start(1, epoch=2))
     assert not needs.feeds([1, 2]).adapted
+    same = np.array([1])  # asked about again, and in between a row began anew
+    for life, (adapter, temperature) in enumerate(((3, 0.5), (0, 0.0), (1, 0.0), (0, 1.0)), 3):
+        needs.begin(replace(start(1, epoch=life), adapter=adapter, temperature=temperature, top_logprobs=-1))
+        assert (needs.feeds(same).adapted, needs.kind(same).full) == (adapter > 0, temperature > 0)

@@ -276,3 +276,19 @@ def test_a_seed_repeats_whatever_ran_in_between():
     assert first == again
     assert first != other
     assert len({c.token for c in first if c}) > 10
+
+
+@pytest.mark.parametrize(
+    ("logits", "top_p", "stay"),
+    [
+        ([0.0] * 4, 0.5, {0, 1, 2}),
+        ([0.0] * 4, 0.5 - 2**-30, {0, 1}),
+        ([-0.0, 0.0, 0.0], 1e-9, {0}),
+        ([0.0, -0.0], 0.5, {0, 1}),
+    ],
+    ids=["an id that begins at the edge stays", "and none behind it", "zeros are one", "of either sign"],
+)
+def test_what_stays_within_top_p(logits, top_p, stay):
+    given, mask = torch.tensor(logits), torch.ones(len(logits), dtype=torch.bool)
+    found = {sample(given, mask, 1.0, top_p, seed, 7, -1).token for seed in range(60)}
+    assert found == stay

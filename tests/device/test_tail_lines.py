@@ -17,9 +17,11 @@ def test_a_row_that_is_done_or_closed_draws_nothing(kind) -> None:
     drew = muted = 0
     for seed in range(4):
         of = scene(seed, 64, 26, torch.device("cpu"))
-        lines, _, _ = of.end(None, kind)
+        lines, counts, _ = of.end(None, kind)
         asked = of.batch.asked != Asked.NOTHING
         assert bool((lines[~asked] == -7).all()), "a line that nobody asked for was written"
+        waiting = of.batch.rows[~asked]
+        assert torch.equal(counts[waiting], of.store.counts[waiting]), "a row that was not asked moved, or ended"
         silent = lines[asked & (lines[:, Field.FLAGS] == Flags.MUTED)]
         assert bool((silent[:, Field.TOKEN] == POISON).all() and (silent[:, Field.LOGPROB] == 0).all())
         assert bool((silent[:, TOP : TOP + MAX_TOP_LOGPROBS] == -1).all())

@@ -67,6 +67,8 @@ def draw(
     positions[0] = longest - 1
     if rows > 1:
         positions[1] = 0
+    if rows > 2:
+        positions[2] = (longest - 1) // page * page  # the first of a page
     shape = (2 * layers, pages + 1, heads, page, wide)
     caches = torch.full(shape, torch.nan, dtype=dtype, device=device)
     t = torch.arange(longest, device=device).expand(rows, -1)

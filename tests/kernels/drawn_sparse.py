@@ -114,6 +114,7 @@ def draw(
     positions = torch.randint(0, longest, (rows,), generator=drawn.generator, device=device)
     positions[0] = longest - 1
     positions[1:2] = 0
+    positions[2:3] = (longest - 1) // page * page  # the first of a page
     caches = torch.full((2 * of.layers, pages + 1, of.heads, page, wide), torch.nan, dtype=dtype, device=device)
     t = torch.arange(longest, device=device).expand(rows, -1)
     row, t = torch.nonzero(t < positions[:, None], as_tuple=True)[0], t[t < positions[:, None]]

@@ -34,6 +34,8 @@ def test_scales_are_the_least_powers_of_two_that_cut_nothing_off() -> None:
     bounds = torch.tensor([448.0, 449.0, 1.0, 3e-3, 896.0, 0.0, math.inf, math.nan])
     scales = form.scales_of(bounds)
     assert scales.tolist() == [1.0, 2.0, 2.0**-8, 2.0**-17, 2.0, 1.0, 1.0, 1.0]
+    smallest = form.scales_of(torch.tensor([1e-40, 1e-30, 3e38]))  # one over a scale is a number, too
+    assert smallest.tolist() == [2.0**-100, 2.0**-100, 2.0**100]
 
 
 @pytest.mark.parametrize("kernels", [reference, Graphed(), Graphed(16)], ids=["reference", "free", "exact"])
