@@ -102,6 +102,7 @@ class RulesBenchmark:
         clusters = [
             Cluster(f"{row['share']} %", f"{row['way']}, {row['sampler']}", (100 * row["of_free"],))
             for row in report["rows"]
+            if row["of_free"] is not None
         ]
         return draw_bars(clusters, Style(("of free text",)), "Tokens per second, in percent", described(report))
 
