@@ -23,7 +23,7 @@ from gapless.kernels.triton.sparse_choices import MANY
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB of shared memory a block may have, by compute capability (CUDA C++ Programming Guide)."""
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.uint8: "u8"}
-NAMES |= {torch.int32: "i32", torch.int64: "i64"}
+NAMES |= {torch.int32: "i32", torch.int64: "i64", FP8: "fp8e4nv", torch.float8_e5m2: "fp8e5"}
 GLINT = Sizes(dim=256, ff=512, vocab=2048, gelu="tanh")
 
 
@@ -82,7 +82,7 @@ class Compiler:
 
 def main(capability: int, *rows: int) -> None:
     """One line a kernel: what it is, its warps, its shared memory."""
-    gpu, compiler = Gpu(SHARED[capability] * 1024, capability >= 90, {}), Compiler(capability)
+    gpu, compiler = Gpu(SHARED[capability] * 1024, capability >= 90, {}, capability == 90), Compiler(capability)
 
     def compiled(kernel: Any, *args: Any, **options: Any) -> None:
         compiler(kernel, *args, **options)

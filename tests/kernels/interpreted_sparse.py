@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from tests.kernels.drawn_sparse import ODD, Sizes, draw, step
 
 from gapless.kernels.triton.choices import Gpu
 from gapless.kernels.triton.sparse import TritonSparseStep
+from gapless.kernels.triton.sparse_choices import CUT, MANY
 
 SCENES: list[tuple[int, dict[str, Any]]] = [
     (1, {"narrow": True}),
@@ -22,8 +24,11 @@ SCENES: list[tuple[int, dict[str, Any]]] = [
     (40, {"of": Sizes(layers=1, dense=0)}),
     (1, {"of": ODD, "fp8": True}),
     (17, {"fp8": True}),
+    (7, {"narrow": True, "cut": True}),
+    (40, {"narrow": True, "cut": True, "of": Sizes(layers=1, dense=0)}),
 ]
-"""Numbers of rows of different choices, and how their decoders differ from the usual; `fp8`: so their caches are."""
+"""Numbers of rows of different choices, and how their decoders differ from the usual; `fp8`: so their caches are;
+`cut`: on a GPU that multiplies FP8."""
 TIED = 6
 """In this scene routers say the same of all experts, so that all rows take the first ones."""
 
@@ -38,14 +43,17 @@ def main(only: list[int]) -> None:
     for number, (rows, how) in enumerate(SCENES):
         if only and number not in only:
             continue
-        scene, forced = draw(rows, rows, **how), None
+        cut = how.get("cut", False)
+        scene, forced = draw(rows, rows, **{key: of for key, of in how.items() if key != "cut"}), None
         if number == TIED:
             forced = []
             for block in scene.decoder.blocks:
                 block.mlp.router.weight.zero_()
                 block.mlp.router.bias.zero_()
                 forced.append((torch.arange(block.mlp.up.count) < block.mlp.count).expand(rows, -1))
-        fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}))
+        fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}, narrow=cut))
+        if cut:  # for any number of rows: experts have more pairs than a tile has
+            fused = fused.with_choices({most: replace(of, experts=CUT[8], cut=True) for most, of in MANY.items()})
         each = (None, None) if scene.scales is None else scene.scales.unbind(1)
         caches = [kept(cache, by) for cache, by in zip((scene.keys, scene.values), each, strict=True)]
         hidden = fused.forward(scene.x, scene.positions, scene.tables, *caches, scene.scales)
@@ -58,7 +66,7 @@ def main(only: list[int]) -> None:
         )
         counted = all(torch.equal(a[: who.shape[1]], who.sum(0)) for a, who in zip(fused.taken, taken, strict=True))
         figures = (off(hidden, right[0]), off(logits, right[1]), stored, all(unseen), counted, fused.launches)
-        print(f"{rows}{'fp8' * how.get('fp8', False)}", *figures, flush=True)
+        print(f"{rows}{'fp8' * how.get('fp8', False)}{'cut' * cut}", *figures, flush=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from gapless.kernels.triton.sparse_choices import (
     UNIT,
     Lone,
     Many,
+    Own,
     SparseDims,
     choice,
 )
@@ -31,6 +32,7 @@ GLINT = SparseDims(256, 512, 4, 32, 2048, experts=8, share=2, expert_inner=64, e
 ODD = SparseDims(192, 320, 6, 16, 448, experts=7, share=3, expert_inner=48)
 ALL_DENSE = replace(GLINT, experts=0, share=0, expert_inner=0, expert_itemsize=2)
 ALL_MIXED = replace(GLINT, ff=0)
+NARROW_3, NARROW_CARD = replace(MOONDREAM_3, expert_itemsize=1), replace(LARGE_CARD, narrow=True)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 
@@ -51,10 +53,11 @@ def test_a_step_is_right_when_interpreted() -> None:
     scenes = run("interpreted_sparse", interpret="1", seconds=600)
     assert [(scene[0], scene[-1]) for scene in scenes] == [
         ("1", "7"), ("1", "7"), ("3", "12"), ("17", "12"), ("33", "8"), ("65", "8"),
-        ("40", "8"), ("1fp8", "7"), ("17fp8", "12")
+        ("40", "8"), ("1fp8", "7"), ("17fp8", "12"), ("7cut", "11"), ("40cut", "7")
     ]  # fmt: skip
-    for which, hidden, logits, stored, unseen, counted, _ in scenes:  # in FP8 a number may go either of two ways
-        assert max(float(hidden), float(logits), float(stored)) < (1e-2 if which.endswith("fp8") else 1e-5)
+    for which, hidden, logits, stored, unseen, counted, _ in scenes:
+        exact = which.isdecimal()  # in FP8 a number may go either of two ways, and what is cut has 12 bits
+        assert max(float(hidden), float(logits), float(stored)) < (1e-5 if exact else 1e-2)
         assert unseen == "True", "something was written, or left out, that should not"
         assert counted == "True", "not the likeliest experts were taken"
 
@@ -68,6 +71,8 @@ def test_every_kernel_compiles_for_every_card_within_its_memory(capability: int)
     assert lone == {"up", "middle", "experts_down", "dense_down"}
     many = {name for module, name, *_ in compiled if module in ("sparse_jit", "mixed_jit")}
     assert many == {"begin", "up", "scan", "experts_up", "experts_down", "dense_down", "close", "head"}
+    narrow = {name for module, name, *_ in compiled if module == "narrow_jit"}
+    assert narrow == ({"experts"} if capability == 90 else set())
     assert len(compiled) > 100
 
 
@@ -98,6 +103,30 @@ def test_one_row_has_tiles_of_its_own(dims: SparseDims) -> None:
     lone = choice(dims, 1, 2, LARGE_CARD)
     assert isinstance(lone, Lone) and lone.pdl > 0 and 3 * dims.dim % lone.up[0] == 0
     assert dims.ff == 0 or (dims.ff % lone.columns == 0 and lone.columns & (lone.columns - 1) == 0)
+
+
+@pytest.mark.parametrize(
+    ("dims", "gpu", "cut"),
+    [
+        (NARROW_3, NARROW_CARD, True), (GLINT, NARROW_CARD, True), (NARROW_3, replace(SMALL_CARD, narrow=True), True),
+        (MOONDREAM_3, NARROW_CARD, False), (NARROW_3, LARGE_CARD, False), (ALL_DENSE, NARROW_CARD, False),
+        (replace(ODD, expert_itemsize=1), NARROW_CARD, False),
+    ],
+)  # fmt: skip
+def test_fp8_is_multiplied_as_it_is_where_gpu_and_sizes_allow(dims: SparseDims, gpu: Gpu, cut: bool) -> None:
+    found = choice(dims, 8, 2, gpu)
+    assert isinstance(found, Many) and found.cut is cut
+    again = choice(dims, 8, 2, gpu, Own({8: replace(found, cut=True)}))
+    assert isinstance(again, Many) and again.cut is cut
+    if cut:
+        assert found.experts is not None and again == found
+        up, down, inner = found.experts.up, found.experts.down, dims.expert_inner
+        for tile, matrices, lines, columns in ((up, 2, inner, dims.dim), (down, 1, dims.dim, inner)):
+            assert lines % tile.lines == 0 and columns % tile.deep == 0
+            assert tile.lines * matrices % UNIT == 0 and tile.warps == up.warps and tile.warps % 4 == 0
+            assert tile.shared_cut(matrices) <= gpu.shared and tile.stages > 1
+    other = choice(dims, 8, 2, replace(gpu, narrow=False), Own({8: found}))
+    assert isinstance(other, Many) and not other.cut
 
 
 def test_every_number_of_rows_has_a_choice() -> None:

@@ -121,6 +121,7 @@ def test_steps_with_experts_have_files_of_their_own() -> None:
         ("up", {**whole["table"]["sparse"]["8"]["up"], "bn": 32}, "bn is 32"),
         ("proj", {**whole["table"]["sparse"]["8"]["proj"], "splits": 8}, "have splits, 5 at most"),
         ("close", 3, "close: warps is 3"),
+        ("cut", 1, "cut is 1, but must be true or false"),
         ("dense", {**whole["table"]["sparse"]["8"]["dense"], "mode": "one"}, "for a single row"),
     ):
         table = {"sparse": {"8": {**whole["table"]["sparse"]["8"], name: value}}}

@@ -88,7 +88,8 @@ def _experts(part: str, now: Many, dims: SparseDims, shared: int) -> Iterator[Sp
     for lines, deep, warps, stages in product((32, 64, 128), (64, 128, 256, 512), (1, 2, 4, 8), (2, 3, 4, 5)):
         tile, ahead = Portion(rows, lines, deep, warps, stages), (stages - 1) * matrices * lines * deep
         flying = IN_FLIGHT[0] // 2 <= ahead * dims.expert_itemsize <= IN_FLIGHT[1]
-        held = lines // warps >= 16 and lines * deep * matrices <= 2**15 and rows * lines <= 2**12 * warps
+        together = matrices * lines if now.cut else lines
+        held = together // warps >= 16 and lines * deep * matrices <= 2**15 and rows * lines <= 2**12 * warps
         if flying and held and tile.shared(matrices, dims.expert_itemsize) <= shared:
             both = replace(now.experts, up=tile) if matrices == 2 else replace(now.experts, down=tile)
             yield replace(now, experts=both)

@@ -77,11 +77,13 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """What a GPU offers: bytes of shared memory of a block, and whether a kernel may start before the one before it is
-    over. `choices`: the table it has, by the most rows that one is for."""
+    over. `choices`: the table it has, by the most rows that one is for. `narrow`: whether its matrix units multiply FP8
+    by FP8 from shared memory, as `narrow_jit` has it."""
 
     shared: int
     dependent: bool
     choices: Mapping[int, Choice] = field(hash=False)
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ from gapless.kernels.triton.tuned import Card, Sizes
 
 DEPENDENT = (9, 0)
 """From this compute capability on a kernel may start before the one before it is over."""
+NARROW = (9, 0)
+"""The one on which decode steps multiply FP8 as it is."""
 
 
 class TritonKernels(Graphed):
@@ -119,7 +121,8 @@ class TritonKernels(Graphed):
 
 def sparse_gpu(device: torch.device) -> Gpu:
     """What this GPU offers to steps whose tiles stand in no table of choices."""
-    return Gpu(experts.shared_memory(device), torch.cuda.get_device_capability(device) >= DEPENDENT, {})
+    capability = torch.cuda.get_device_capability(device)
+    return Gpu(experts.shared_memory(device), capability >= DEPENDENT, {}, narrow=capability == NARROW)
 
 
 def gpu_of(device: torch.device, table: Table) -> Gpu:

@@ -55,7 +55,7 @@ class SparseDims:
 class Many:
     """A step's tiles for two rows or more. `proj`: beside experts, whose programs' memory and warps it shares; `dense`:
     of proj and fc2 side by side. `ahead`: columns of its weights that `up` and `head` ask for while
-    they wait; `pdl`: see `choices`; `close`: warps of a row."""
+    they wait; `pdl`: see `choices`; `close`: warps of a row; `cut`: experts are multiplied in FP8, see `narrow_jit`."""
 
     up: Tile
     scan: Scan
@@ -66,6 +66,7 @@ class Many:
     pdl: int
     ahead: int
     close: int
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,11 @@ EXPERTS = {
     },
 }
 """Of experts, by the bytes of their weights, then by the rows of a tile."""
+CUT = dict.fromkeys((8, 32), Tiles(Portion(8, 32, 256, 4, 3), Portion(8, 64, 256, 4, 3)))
+"""Of experts in FP8 where the GPU multiplies that, in place of those above, by the most rows that they are for: where
+they were timed, and faster. Both take as much shared memory, since they share a launch."""
+GROUP = 4
+"""Warps that multiply FP8 together."""
 LONE = Lone(
     scan=Scan(8, 64, 1, 2),
     up=(8, 4),
@@ -166,7 +172,7 @@ def choice(dims: SparseDims, rows: int, itemsize: int, gpu: Gpu, own: Own = NONE
         replace(tile, splits=max(splits for splits in range(1, tile.splits + 1) if columns % (splits * UNIT) == 0))
         for tile, columns in ((found.proj, dims.dim), (found.dense, dims.dim + dims.ff))
     )
-    size = min(HALF, dims.expert_itemsize)
+    experts, cut = _experts(found, most, rows * dims.share, dims, gpu)
     return replace(
         found,
         up=_fitted(found.up, dims.dim, (3 * dims.dim, UNIT), bm, itemsize, gpu.shared),
@@ -174,11 +180,37 @@ def choice(dims: SparseDims, rows: int, itemsize: int, gpu: Gpu, own: Own = NONE
         dense=_fitted(dense, (dims.dim + dims.ff) // dense.splits, (dims.dim,), bm, itemsize, gpu.shared),
         head=_fitted(found.head, dims.dim, (dims.vocab,), bm, itemsize, gpu.shared),
         scan=split(found.scan, rows),
-        experts=(found.experts or tiles_for(rows * dims.share, dims.experts, size, gpu.shared, EXPERTS))
-        if dims.experts
-        else None,
+        experts=experts,
+        cut=cut,
         pdl=found.pdl if gpu.dependent else 0,
     )
+
+
+def _experts(found: Many, most: int, pairs: int, dims: SparseDims, gpu: Gpu) -> tuple[Tiles | None, bool]:
+    """Tiles of experts, a choice's own or, where it has none or they are of kernels that cannot be used, those of a
+    table; and whether they are of the kernels that multiply FP8."""
+    if not dims.experts:
+        return None, False
+    narrow = gpu.narrow and dims.expert_itemsize == 1 and dims.expert_inner % UNIT == 0
+    tiles, cut = (found.experts, found.cut) if found.experts else (CUT.get(most), True)
+    if tiles is None or cut > narrow:
+        tiles = tiles_for(pairs, dims.experts, min(HALF, dims.expert_itemsize), gpu.shared, EXPERTS)
+        return tiles, False
+    if not cut:
+        return tiles, False
+    up = _cut(tiles.up, 2, dims.expert_inner, dims.dim, gpu.shared)
+    down = _cut(replace(tiles.down, warps=up.warps), 1, dims.dim, dims.expert_inner, gpu.shared)
+    return Tiles(up, down), True
+
+
+def _cut(tile: Portion, matrices: int, lines: int, columns: int, shared: int) -> Portion:
+    """A tile that divides matrices of so many lines and columns, and fits into shared memory; of whole warp groups."""
+    least, most = UNIT // matrices, _power_in(lines)
+    tile = replace(tile, lines=max(least, min(tile.lines, most)), deep=min(tile.deep, _power_in(columns)))
+    tile = replace(tile, warps=max(GROUP, tile.warps))
+    while tile.stages > 2 and tile.shared_cut(matrices) > shared:
+        tile = replace(tile, stages=tile.stages - 1)
+    return tile
 
 
 def _lone(found: Lone, dims: SparseDims, gpu: Gpu) -> Lone:

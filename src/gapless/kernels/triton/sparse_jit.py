@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from gapless.kernels.triton.cut_jit import put
 from gapless.kernels.triton.experts_jit import added, columns_of, lines_of, nothing, widened
 from gapless.kernels.triton.kept_jit import kept, unit, wide
 from gapless.kernels.triton.parts_jit import follow, gelu_tanh, product
@@ -66,15 +67,25 @@ def normed(numbers, gamma, beta, D: tl.constexpr, D_UP: tl.constexpr):
 
 
 @triton.jit
-def begin(given, x, n, weight, bias, D: tl.constexpr, D_UP: tl.constexpr, PDL: tl.constexpr):
-    """Row `program_id` of what is given [B, D] -> the residual x float32, and its norm n."""
+def norm_into(n, cuts, row, numbers, D: tl.constexpr, D_UP: tl.constexpr):
+    """A row's norm -> n [BM, D], and if it is wanted so, cuts [BM, CUTS, D], see `cut_jit`."""
+    k = tl.arange(0, D_UP)
+    rounded = numbers.to(n.dtype.element_ty)
+    tl.store(n + row * D + k, rounded, mask=k < D)
+    if cuts is not None:
+        put(cuts, rounded.to(tl.float32), row, k, k < D, D)
+
+
+@triton.jit
+def begin(given, x, n, cuts, weight, bias, D: tl.constexpr, D_UP: tl.constexpr, PDL: tl.constexpr):
+    """Row `program_id` of what is given [B, D] -> the residual x float32, and its norm, see `norm_into`."""
     row = tl.program_id(0)
     k = tl.arange(0, D_UP)
     gamma, beta = row_of(weight, D, D_UP), row_of(bias, D, D_UP)
     wait(PDL)
     numbers = row_of(given + row * D, D, D_UP)
     tl.store(x + row * D + k, numbers, mask=k < D)
-    tl.store(n + row * D + k, normed(numbers, gamma, beta, D, D_UP).to(n.dtype.element_ty), mask=k < D)
+    norm_into(n, cuts, row, normed(numbers, gamma, beta, D, D_UP), D, D_UP)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -124,7 +135,7 @@ def head(n, w, bias, logits, rows, D: tl.constexpr, VOCAB: tl.constexpr, BM: tl.
 
 @triton.jit
 def planned(logits, picked, chosen, lists, counts, expert, rows, BM: tl.constexpr, ROUTED: tl.constexpr,
-            E: tl.constexpr, E_UP: tl.constexpr, SHARE: tl.constexpr):
+            E: tl.constexpr, E_UP: tl.constexpr, SHARE: tl.constexpr, done=None):
     """Who chose one expert, from logits [BM, ROUTED]: a row's SHARE largest count, of equal ones the first.
 
     Pair p = row * SHARE + rank is of that row, and rank 0 is the largest. -> the expert's `counts` [E] and its pairs,
@@ -150,6 +161,8 @@ def planned(logits, picked, chosen, lists, counts, expert, rows, BM: tl.constexp
         tl.store(chosen + pair, tl.zeros([AT_ONCE], tl.int32) + expert, mask=takes)
         count += tl.sum(takes.to(tl.int32), 0)
     tl.store(counts + expert, count)
+    if done is not None:
+        tl.store(done + expert, 0)
 
 
 @triton.jit
@@ -227,11 +240,11 @@ def scan(qkv, shares, active, tau, levels, keys, values, tables, positions, cos,
          STRIDE: tl.constexpr, H: tl.constexpr, HEADS_UP: tl.constexpr, SHARES: tl.constexpr, SHARES_UP: tl.constexpr,
          ROTARY: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, ROUTED: tl.constexpr, E: tl.constexpr,
          E_UP: tl.constexpr, SHARE: tl.constexpr, SPLITS: tl.constexpr, BT: tl.constexpr, STAGES: tl.constexpr,
-         PDL: tl.constexpr, scales=None):
-    """The first E programs plan, all others attend."""
+         PDL: tl.constexpr, scales=None, done=None):
+    """The first E programs plan, and put `done` [E] to zero, if there is one; all others attend."""
     wait(PDL)
     if tl.program_id(0) < E:
-        planned(logits, picked, chosen, lists, counts, tl.program_id(0), rows, BM, ROUTED, E, E_UP, SHARE)
+        planned(logits, picked, chosen, lists, counts, tl.program_id(0), rows, BM, ROUTED, E, E_UP, SHARE, done)
     else:
         attend(tl.program_id(0) - E, qkv, shares, active, tau, levels, keys, values, tables, positions, cos, sin,
                attended, parts, arrived, columns, scale, D, D_UP, STRIDE, H, HEADS_UP, SHARES, SHARES_UP, ROTARY,
@@ -340,10 +353,10 @@ def dense_down(inner, w, parts, rows, D: tl.constexpr, FF: tl.constexpr, BM: tl.
 
 
 @triton.jit
-def close(x, parts, bias, said, picked, weight, shift, n, hidden, D: tl.constexpr, D_UP: tl.constexpr,
+def close(x, parts, bias, said, picked, weight, shift, n, cuts, hidden, D: tl.constexpr, D_UP: tl.constexpr,
           PARTS: tl.constexpr, SHARE: tl.constexpr, SHARE_UP: tl.constexpr, BM: tl.constexpr, PDL: tl.constexpr):
     """One row: the residual x float32 [BM, D] plus bias, plus parts [PARTS, BM, D], plus what its SHARE experts said
-    [BM SHARE, D] by their weights -> the new x, its copy `hidden`, and its norm n."""
+    [BM SHARE, D] by their weights -> the new x, its copy `hidden`, and its norm, see `norm_into`."""
     row = tl.program_id(0)
     k = tl.arange(0, D_UP)
     real = k < D
@@ -365,4 +378,4 @@ def close(x, parts, bias, said, picked, weight, shift, n, hidden, D: tl.constexp
         gdc_launch_dependents()
     tl.store(x + row * D + k, new, mask=real)
     tl.store(hidden + row * D + k, new.to(hidden.dtype.element_ty), mask=real)
-    tl.store(n + row * D + k, normed(new, gamma, beta, D, D_UP).to(n.dtype.element_ty), mask=real)
+    norm_into(n, cuts, row, normed(new, gamma, beta, D, D_UP), D, D_UP)

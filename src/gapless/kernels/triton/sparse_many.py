@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gapless.kernels.fused import Affine
 from gapless.kernels.sparse import Mixture, SparseDecoder
+from gapless.kernels.triton import narrow_jit
 from gapless.kernels.triton import sparse_jit as jit
 from gapless.kernels.triton.choices import Tile, padded
 from gapless.kernels.triton.sparse_choices import Many, SparseDims
@@ -36,15 +37,18 @@ class ManyRows:
         norms = [layer.block.ln for layer in layers[1:]] + [self.decoder.ln]
         hidden = torch.empty_like(x)
         shares = 3 * self.dims.dim // self.chosen.up.bn
-        how = How(self.chosen.scan, self.rows, shares, self.chosen.pdl)
+        how = How(self.chosen.scan, self.rows, shares, self.chosen.pdl, self.chosen.cut)
         for layer, own, norm in zip(layers, owns, norms, strict=True):
             mlp = layer.block.mlp
             self._up(layer)
             scan(self.decoder, self.dims, self.room, layer, at, own, how)
             self.launches += 1
             if isinstance(mlp, Mixture):
-                self._experts_up(mlp, own.taken)
-                parts, share = self._experts_down(layer.block.proj, mlp, own.taken), mlp.count
+                if self.chosen.cut:
+                    parts, share = self._experts(layer.block.proj, mlp, own.taken), mlp.count
+                else:
+                    self._experts_up(mlp, own.taken)
+                    parts, share = self._experts_down(layer.block.proj, mlp, own.taken), mlp.count
             else:
                 parts, share = self._dense_down(layer.down), 0
             self._close(layer.last, norm, hidden, parts, share)
@@ -63,11 +67,16 @@ class ManyRows:
         )  # fmt: skip
         return logits
 
+    @property
+    def _cuts(self) -> Tensor | None:
+        """Where norms go once more as experts want them, if there are any that do."""
+        return self.room.cut_n if self.chosen.cut else None
+
     def _begin(self, given: Tensor, x: Tensor, norm: Affine) -> None:
         self.launches += 1
         jit.begin[(self.rows,)](
-            given, x, self.room.n, norm.weight, norm.bias, self.dims.dim, up(self.dims.dim), self.chosen.pdl,
-            num_warps=self.chosen.close, **dependent(self.chosen.pdl),
+            given, x, self.room.n, self._cuts, norm.weight, norm.bias, self.dims.dim, up(self.dims.dim),
+            self.chosen.pdl, num_warps=self.chosen.close, **dependent(self.chosen.pdl),
         )  # fmt: skip
 
     def _up(self, layer: Layer) -> None:
@@ -80,6 +89,22 @@ class ManyRows:
             padded(self.rows), *_shape(tile), self.chosen.pdl, min(self.chosen.ahead, dims.dim), num_warps=tile.warps,
             **dependent(self.chosen.pdl),
         )  # fmt: skip
+
+    def _experts(self, proj: Affine, mlp: Mixture, taken: Tensor) -> int:
+        """Both products of experts in FP8, and proj. How many parts there are to sum."""
+        dims, room, tiles, own = self.dims, self.room, self.chosen.experts, self.chosen.proj
+        assert tiles is not None
+        up, down = tiles.up, tiles.down
+        programs = dims.experts * (dims.expert_inner // up.lines + dims.dim // down.lines)
+        self.launches += 1
+        narrow_jit.experts[(programs + dims.dim // own.bn * own.splits,)](
+            room.cut_n, room.cut_gated, room.attended, proj.weight, room.lists, taken, room.done, mlp.up.values,
+            mlp.up.scales, mlp.down.values, mlp.down.scales, room.n, room.said, room.parts, self.rows, dims.dim,
+            dims.expert_inner, dims.experts, mlp.count, padded(self.rows), up.rows, up.lines, up.deep, up.stages,
+            down.lines, down.deep, down.stages, room.n.device.type != "cpu", own.splits, *_shape(own), self.chosen.pdl,
+            num_warps=up.warps, **dependent(self.chosen.pdl),
+        )  # fmt: skip
+        return own.splits
 
     def _experts_up(self, mlp: Mixture, taken: Tensor) -> None:
         dims, room, tiles = self.dims, self.room, self.chosen.experts
@@ -122,8 +147,8 @@ class ManyRows:
         dims, room = self.dims, self.room
         self.launches += 1
         jit.close[(self.rows,)](
-            room.x, room.parts, bias, room.said, room.picked, norm.weight, norm.bias, room.n, hidden, dims.dim,
-            up(dims.dim), parts, share, up(max(1, share)), padded(self.rows), self.chosen.pdl,
+            room.x, room.parts, bias, room.said, room.picked, norm.weight, norm.bias, room.n, self._cuts, hidden,
+            dims.dim, up(dims.dim), parts, share, up(max(1, share)), padded(self.rows), self.chosen.pdl,
             num_warps=self.chosen.close, **dependent(self.chosen.pdl),
         )  # fmt: skip
 

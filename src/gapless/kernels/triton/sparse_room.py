@@ -16,7 +16,10 @@ from gapless.kernels.sparse import Dense, Mixture, ScaledBlock, SparseDecoder
 from gapless.kernels.stacks import Stack
 from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS
 from gapless.kernels.triton.sparse_choices import MOST_SHARES, NARROWEST, UNIT, SparseDims
+from gapless.kernels.triton.tiles import CUTS
 
+CUT = torch.float8_e5m2
+"""What a token's element is cut into where experts in FP8 are multiplied as they are, see `cut_jit`."""
 FEWEST = 16
 """Columns of the narrowest product on the matrix units."""
 
@@ -96,6 +99,10 @@ class Room:
         self.routed = max(1, *(layer.routed for layer in layers))
         self.x = room(most, dim)
         self.n = room(most, dim, of=dtype)
+        narrow = most if dims.expert_itemsize == 1 else 0
+        self.cut_n = room(narrow, CUTS, dim, of=CUT)
+        self.done = room(experts, of=torch.int32)
+        self.cut_gated = room(narrow * dims.share, CUTS, dims.expert_inner, of=CUT)
         self.qkv = room(most, 3 * dim, of=dtype)
         self.active = room(3 * dim, of=dtype)
         self.shares = room(3 * dim // NARROWEST, most, self.heads)

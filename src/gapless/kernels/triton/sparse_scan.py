@@ -46,12 +46,13 @@ def owns_of(keys: Tensor, values: Tensor, scales: Tensor | None, taken: Tensor) 
 @dataclass(frozen=True, slots=True)
 class How:
     """The tiles and when the next kernel may start; how many rows there are; in how many parts `up` left what `tau`
-    asks, 0 if it left gelu(qkv) of one row instead."""
+    asks, 0 if it left gelu(qkv) of one row instead; whether experts are multiplied in FP8, see `narrow_jit`."""
 
     tiles: Scan
     rows: int
     shares: int
     pdl: int
+    cut: bool = False
 
 
 def scan(decoder: SparseDecoder, dims: SparseDims, room: Room, layer: Layer, at: Reach, own: Own, how: How) -> None:
@@ -66,7 +67,7 @@ def scan(decoder: SparseDecoder, dims: SparseDims, room: Room, layer: Layer, at:
         attended.shape[1], dims.heads,
         room.heads, how.shares, up(max(1, how.shares)), dims.rotary, own.keys.shape[2], padded(how.rows),
         max(1, layer.routed), experts, up(max(1, experts)), max(1, dims.share), tiles.splits, tiles.bt, tiles.stages,
-        how.pdl, own.scales, num_warps=tiles.warps, **dependent(how.pdl),
+        how.pdl, own.scales, room.done if how.cut and experts else None, num_warps=tiles.warps, **dependent(how.pdl),
     )  # fmt: skip
 
 

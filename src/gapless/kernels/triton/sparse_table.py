@@ -36,12 +36,14 @@ def shown_sparse(choice: Sparse) -> dict[str, Any]:
 
 
 def _many(given: object, where: str) -> Many:
-    of = object_of(given, where, (*PRODUCTS, "scan", "experts", "pdl", "ahead", "close"))
+    of = object_of(given, where, (*PRODUCTS, "scan", "experts", "pdl", "ahead", "close", "cut"))
     up, proj, dense, head = (product_of(of[name], f"{where} {name}") for name in PRODUCTS)
     if ONE in (up.mode, proj.mode, dense.mode, head.mode):
         raise ValueError(f"{where}: mode one is for a single row")
     if up.splits > 1 or head.splits > 1 or max(proj.splits, dense.splits) > MOST_SHARES:
         raise ValueError(f"{where}: only proj and dense have splits, {MOST_SHARES} at most")
+    if not isinstance(of["cut"], bool):
+        raise ValueError(f"{where}: cut is {of['cut']!r:.40}, but must be true or false")
     if up.bn < NARROWEST:
         raise ValueError(f"{where} up: bn is {up.bn}, but must be {NARROWEST} or more")
     return Many(
@@ -54,6 +56,7 @@ def _many(given: object, where: str) -> Many:
         pdl=number_of(of["pdl"], "pdl", where),
         ahead=number_of(of["ahead"], "ahead", where),
         close=number_of(of["close"], "warps", f"{where} close"),
+        cut=of["cut"],
     )
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 ROWS = (16, 32, 64, 128)
 """Pairs of a tile; the first is the least that tensor cores take."""
+CUTS = 4
+"""Numbers that a token's element is cut into for products in FP8, see `cut_jit`."""
 HALF = 2
 """Bytes of an element that tokens are computed in."""
 
@@ -29,6 +31,10 @@ class Tile:
         """Bytes of shared memory, at most: all stages of so many matrices and tokens, and FP8 once more, widened."""
         widened = self.deep * matrices * self.lines * HALF if itemsize < HALF else 0
         return self.stages * self.deep * (matrices * self.lines * itemsize + self.rows * HALF) + widened
+
+    def shared_cut(self, matrices: int) -> int:
+        """The same where FP8 is multiplied as it is, by tokens that are cut into `CUTS` numbers."""
+        return self.stages * self.deep * (matrices * self.lines + self.rows * CUTS)
 
 
 @dataclass(frozen=True, slots=True)

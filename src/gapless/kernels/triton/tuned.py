@@ -33,7 +33,16 @@ LONGEST = 2**20
 SOURCES = {
     "decode": ("parts_jit.py", "kept_jit.py", "step_jit.py"),
     "experts": ("experts_jit.py",),
-    "sparse": ("parts_jit.py", "kept_jit.py", "step_jit.py", "experts_jit.py", "sparse_jit.py", "lone_jit.py"),
+    "sparse": (
+        "parts_jit.py",
+        "kept_jit.py",
+        "step_jit.py",
+        "experts_jit.py",
+        "sparse_jit.py",
+        "lone_jit.py",
+        "cut_jit.py",
+        "narrow_jit.py",
+    ),
 }
 """What the tiles of each part were measured with."""
 _log = logging.getLogger("gapless.kernels")
