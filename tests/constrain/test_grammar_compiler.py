@@ -11,7 +11,7 @@ import pytest
 from tests.constrain.walks import glint
 
 from gapless.constrain.child import answer
-from gapless.constrain.compiler import Compiler, TableCache, TooManyGrammars
+from gapless.constrain.compiler import Compiler, Refusals, TableCache, TooManyGrammars, TooSlow
 from gapless.constrain.grammar import Grammar, compile_grammar
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.errors import EngineClosed, InvalidRequest, RequestFailed
@@ -70,6 +70,9 @@ def test_who_asks_for_the_same_at_once_shares_one_compilation_and_one_error(comp
             future.result(WAIT)
         assert refusal.value.param == "json_schema"
     assert compiler.compiled == count + 3
+    again = compiler.submit(Grammar.json_schema({"not": {}}))
+    assert again.done() and str(again.exception()) == str(refusal.value) and again.exception() is not refusal.value
+    assert again.exception().param == "json_schema" and compiler.compiled == count + 3
     guide = compiler.submit(Grammar.json_schema({"properties": {"a": {"$ref": "#"}}})).result(WAIT)
     assert isinstance(guide, HostGrammar) and guide.words.digest == glint().digest
     assert compiler.submit(Grammar.json_schema({"properties": {"a": {"$ref": "#"}}})).result() is guide
@@ -102,12 +105,15 @@ def test_one_that_is_cancelled_is_not_compiled_and_the_others_are(compiler):
 
 @pytest.mark.slow
 def test_a_slow_one_is_given_up_and_the_next_one_is_compiled():
-    compiler = Compiler(glint(), NO_LIMITS, timeout=1.0)
+    compiler = Compiler(glint(), NO_LIMITS, timeout=1.0, on_host=False)
     try:
         slow, next_one = compiler.submit(Grammar.regex(".*a.{20}")), compiler.submit(Grammar.regex("a|b"))
         with pytest.raises(NotATable, match="more than 1 s"):
             slow.result(WAIT)
         assert next_one.result(WAIT).states == 2
+        with pytest.raises(NotATable, match="more than 1 s"):  # not remembered: it may have time another day
+            compiler.submit(Grammar.regex(".*a.{20}")).result(WAIT)
+        assert compiler.compiled == 3
     finally:
         compiler.close()
 
@@ -172,3 +178,18 @@ def test_tables_left_the_longest_make_room():
     small = TableCache(size - 1)
     small.put(("a", ""), tables[0])
     assert (len(small), small.nbytes) == (0, 0)
+
+
+def test_refusals_that_would_be_no_other_the_next_time_are_remembered_up_to_a_number():
+    known = Refusals(most=2)
+    known.put(("slow", ""), TooSlow("so many seconds"))
+    known.put(("gone", ""), RequestFailed("the process ended"))
+    known.put(("long", ""), InvalidRequest("x" * 10_000))
+    assert not any(known.get((name, "")) for name in ("slow", "gone", "long"))
+    for name in ("a", "b"):
+        known.put((name, ""), NotATable(name, param="regex"))
+    assert str(known.get(("a", ""))) == "a"
+    known.put(("c", ""), InvalidRequest("c"))
+    assert known.get(("b", "")) is None
+    assert type(known.get(("a", ""))) is NotATable and known.get(("a", "")).param == "regex"
+    assert type(known.get(("c", ""))) is InvalidRequest

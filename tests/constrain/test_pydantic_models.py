@@ -50,3 +50,25 @@ def test_what_a_table_allows_is_an_object_of_the_class(model):
     for budget in range(5, 125, 24):
         text, _ = walk(table, glint().pieces, rng, budget)
         model.model_validate_json(text)
+
+
+class Contact(pydantic.BaseModel):
+    """Long bounds on formats, which say themselves how long they are, or are counted in their open parts alone."""
+
+    site: pydantic.HttpUrl
+    mail: Annotated[str, Field(min_length=3, max_length=254, json_schema_extra={"format": "email"})]
+    short: Annotated[str, Field(max_length=180, json_schema_extra={"format": "uri"})]
+    host: Annotated[str, Field(max_length=6, json_schema_extra={"format": "hostname"})]
+
+
+def test_formats_of_a_bounded_length_have_tables_and_keep_their_bounds():
+    schema = Contact.model_json_schema()
+    schema["properties"]["host"] |= {"minLength": 4, "pattern": "a"}
+    table, rng = compile_grammar(Grammar.json_schema(schema), glint()), np.random.default_rng(3)
+    assert table.states < 4000
+    lengths = []
+    for budget in range(100, 700, 60):
+        found = Contact.model_validate_json(walk(table, glint().pieces, rng, budget)[0])
+        assert len(found.mail) <= 174 and len(found.short) <= 180 and 4 <= len(found.host) <= 6 and "a" in found.host
+        lengths.append(len(found.short))
+    assert max(lengths) > 30

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from gapless.constrain.automaton import Nfa
 from gapless.constrain.grammar import Grammar, grammar_automaton
+from gapless.constrain.language import Listed, Literal, Repeat
 from gapless.constrain.limits import Limits, NotATable
 from gapless.errors import InvalidRequest
 
@@ -42,6 +44,8 @@ def accepts(schema, *texts, spaces=1):
         ({"type": "integer", "exclusiveMaximum": True}, "/exclusiveMaximum", "must be a number"),
         ({"type": "string", "minLength": -1}, "/minLength", "whole number"),
         ({"type": "string", "minLength": 1.5}, "/minLength", "whole number"),
+        ({"type": "string", "minLength": 1e300}, "/minLength", "no answer is so long"),
+        ({"type": "array", "minItems": 2**31}, "/minItems", "no answer is so long"),
         ({"type": "string", "pattern": "(?=a)b"}, "/pattern", "lookahead at position 0"),
         ({"type": "string", "pattern": 3}, "/pattern", "must be a string"),
         ({"type": "string", "format": "ipv7"}, "/format", "known are date"),
@@ -104,6 +108,30 @@ def test_a_recursive_schema_is_no_table(schema):
 def test_a_schema_that_is_too_large_is_no_table(schema):
     with pytest.raises(NotATable):
         grammar_automaton(Grammar.json_schema(schema), Limits(fragments=5_000, states=500))
+
+
+@pytest.mark.parametrize(
+    ("huge", "shape"),
+    [
+        ({"maxLength": 1e300}, {"type": "string"}),
+        ({"maxItems": 2**31}, {"type": "array", "items": INTEGER}),
+        ({"maxProperties": 10**18}, {"type": "object", "additionalProperties": INTEGER}),
+    ],
+)
+def test_an_upper_bound_beyond_every_answer_bounds_nothing(huge, shape):
+    bounded, free = (grammar_automaton(Grammar.json_schema(schema)) for schema in (shape | huge, shape))
+    assert bounded.machine() == free.machine()
+
+
+@pytest.mark.parametrize("least", [0, 10**9])
+@pytest.mark.parametrize("kind", ["repeated", "listed"])
+def test_a_huge_count_is_refused_before_anything_is_built(least, kind):
+    part = Literal(b"a")
+    node = Repeat(part, least, 10**9) if kind == "repeated" else Listed((), part, least, 10**9, Literal(b","))
+    nfa = Nfa(Limits())
+    with pytest.raises(NotATable, match="places"):
+        nfa.add(node, nfa.state())
+    assert len(nfa.free) < 5
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,11 @@ class Nfa:
             raise self._limits.exceeded("parts", self._limits.fragments)
         return self._adders[type(node)](node, start)
 
+    def _unroll(self, copies: int) -> None:
+        """Refuse what would be built so many times before any of it is: each takes a place at least."""
+        if copies > self._limits.fragments:
+            raise self._limits.exceeded("places", self._limits.fragments)
+
     def _chars(self, node: Chars, start: int) -> int:
         """Sequences that end alike share their ends: a set of all characters takes seven inner states."""
         end = self.state()
@@ -98,6 +103,7 @@ class Nfa:
 
     def _repeat(self, node: Repeat, start: int) -> int:
         """What must be there one after the other, then a loop, or copies each of which leads to the end."""
+        self._unroll(max(node.least, node.most or 0))
         for _ in range(node.least if node.most is not None else node.least - 1):
             start = self.add(node.part, start)
         if node.most is None:
@@ -119,6 +125,7 @@ class Nfa:
         singly = len(node.heads) if node.rest is None else max(len(node.heads), node.least - 1)
         if node.most is not None:
             singly = node.most if node.rest is not None else min(node.most, len(node.heads))
+        self._unroll(singly)
         for i in range(singly):
             part = node.heads[i] if i < len(node.heads) else node.rest
             assert part is not None

@@ -54,6 +54,7 @@ def answer(
             return found.text, found.seconds
         return compile_grammar(grammar, vocabulary, limits)
     except InvalidRequest as error:
-        return type(error).__name__, str(error), error.param
+        param = grammar.kind if error.param in (None, "grammar") else error.param
+        return type(error).__name__, str(error), param
     except Exception as error:  # a defect: told to those who asked, not to those who come after
         return type(error).__name__, f"compiling failed: {error!r}", grammar.kind

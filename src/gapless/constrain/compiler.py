@@ -6,8 +6,8 @@ engine's loop or a server's event loop, so it runs in one other process, which i
 way to everything else on the machine, and is killed when a grammar takes too long.
 
 Invariants: a grammar is compiled once, however many ask for it, and an error goes to all who asked; what is kept is
-bounded in bytes, what waits in number; a caller who cancels is taken off, and a grammar that nobody waits for any more
-is not begun; after `close` every future is done.
+bounded in bytes, what waits and what is known to be refused in number; a caller who cancels is taken off, and a grammar
+that nobody waits for any more is not begun; after `close` every future is done.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ from gapless.locks import Lock
 from gapless.token_table import TokenTable
 
 BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
+MOST_REFUSALS = 256
+"""So many grammars that were refused are remembered with the reason."""
+LONGEST_REASON = 4096
+"""Characters of a reason that is remembered; most have some hundred, but names of a schema may be in it."""
 START_SECONDS = 60.0
 """How long the process may take to start; a loaded machine needs seconds."""
 
@@ -45,6 +49,10 @@ class TooManyGrammars(RequestFailed):
     """As many grammars wait to be compiled as may; later there may be room."""
 
     status: ClassVar[int] = 429
+
+
+class TooSlow(NotATable):
+    """A grammar whose table, or whose masks, took too long; on a machine that has more time it may do."""
 
 
 class CompilerGone(RequestFailed):
@@ -82,6 +90,30 @@ class TableCache:
             self.nbytes -= gone.nbytes
 
 
+class Refusals:
+    """Why grammars are refused, those asked for last. Not safe between threads by itself."""
+
+    def __init__(self, most: int = MOST_REFUSALS) -> None:
+        self._most = most
+        self._known: OrderedDict[Key, InvalidRequest] = OrderedDict()
+
+    def get(self, key: Key) -> InvalidRequest | None:
+        """An error of the caller's own, if the grammar is known to be refused; it counts as used."""
+        found = self._known.get(key)
+        if found is None:
+            return None
+        self._known.move_to_end(key)
+        return type(found)(str(found), param=found.param)
+
+    def put(self, key: Key, error: GaplessError) -> None:
+        """Remember what would be no other the next time: what is wrong with a grammar, and that it is too large."""
+        if not isinstance(error, InvalidRequest) or isinstance(error, TooSlow) or len(str(error)) > LONGEST_REASON:
+            return
+        self._known[key] = type(error)(str(error), param=error.param)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
 class _Job:
     """A grammar that is waited for, and by whom."""
 
@@ -110,7 +142,7 @@ class Compiler:
         self._most_waiting, self._timeout = most_waiting, timeout
         self._on_host = installed() if on_host is None else on_host
         self._lock = Lock()
-        self._cache = TableCache(cache_bytes)
+        self._cache, self._refusals = TableCache(cache_bytes), Refusals()
         self._jobs: dict[Key, _Job] = {}
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -142,7 +174,7 @@ class Compiler:
         key = grammar.digest, self._digest
         with self._lock:
             known = self._cache.get(key)
-            error = None if known is not None else self._enter(key, grammar, future)
+            error = None if known is not None else self._refusals.get(key) or self._enter(key, grammar, future)
         if known is not None:
             future.set_result(known)
         elif error is not None:
@@ -199,7 +231,9 @@ class Compiler:
     def _finish(self, job: _Job, result: Rule | GaplessError) -> None:
         with self._lock:
             del self._jobs[job.key]
-            if not isinstance(result, GaplessError):
+            if isinstance(result, GaplessError):
+                self._refusals.put(job.key, result)
+            else:
                 self._cache.put(job.key, result)
                 self.seconds += result.seconds
         for future in job.waiting:  # complete: nobody joins a job that is not in `_jobs`
@@ -216,8 +250,10 @@ class Compiler:
         if not isinstance(result, NotATable):
             return result
         if not self._on_host:
-            return NotATable(f"{result}; rules without a table need {INSTALL}", param=result.param)
+            return type(result)(f"{result}; rules without a table need {INSTALL}", param=result.param)
         other = self._asked(grammar, on_host=True)
+        if isinstance(other, TooSlow):
+            return other
         return result if isinstance(other, NotATable) else other
 
     def _asked(self, grammar: Grammar, *, on_host: bool) -> Rule | GaplessError:
@@ -235,7 +271,7 @@ class Compiler:
                 return closed if self._closed else gone
         if result is None:
             self._drop()
-            result = NotATable(f"the {grammar.kind} takes more than {self._timeout:g} s to compile", param=grammar.kind)
+            result = TooSlow(f"the {grammar.kind} takes more than {self._timeout:g} s to compile", param=grammar.kind)
         return result
 
     def _process(self) -> _Child:

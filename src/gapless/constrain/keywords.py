@@ -40,6 +40,8 @@ _NO_TABLE = {
     "unevaluatedProperties": "depends on other keywords (use additionalProperties)",
     "unevaluatedItems": "depends on other keywords (use items)",
 }
+MOST_COUNT = 2**31 - 1
+"""No answer has so many characters, elements or members: as an upper bound it bounds nothing."""
 _BOUNDS = (("minimum", False), ("exclusiveMinimum", True), ("maximum", False), ("exclusiveMaximum", True))
 
 
@@ -160,6 +162,10 @@ class Keywords:
         value = self._number(keyword)
         if value < 0 or value != int(value):
             raise self.refused(keyword, f"is {shown(value)}; it must be a whole number from 0 on")
+        if value > MOST_COUNT:
+            if keyword.startswith("min"):
+                raise self.refused(keyword, f"is {shown(value)}, and no answer is so long; lower it")
+            return None
         return int(value)
 
     def _texts(self) -> tuple[Text, ...]:
@@ -190,7 +196,10 @@ class Keywords:
         """`prefixItems` and `items`, or in the older way a list of `items` and `additionalItems`."""
         most = self._count("maxItems")
         if self._schema.get("uniqueItems", False) is not False and (most is None or most > 1):
-            raise self.refused("uniqueItems", "cannot be honoured: an element would have to know all before it")
+            why = (
+                "cannot be honoured: an element would have to know all before it (leave it out, and look at the answer)"
+            )
+            raise self.refused("uniqueItems", why)
         if isinstance(self._schema.get("items"), list):
             return tuple((part,) for part in self.several("items")), self._one("additionalItems")
         heads = self.several("prefixItems") if "prefixItems" in self._schema else []

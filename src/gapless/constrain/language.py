@@ -125,6 +125,30 @@ def lexeme(part: Node) -> Node:
     return part if part == NEVER or isinstance(part, Lexeme) else Lexeme(part)
 
 
+def lengths(text: Node) -> tuple[int, int | None]:
+    """The fewest and the most characters of a language of texts that is something, None for any number. `text` has
+    characters and what is made of them."""
+    match text:
+        case Chars():
+            return 1, 1
+        case Seq(parts):
+            each = [lengths(part) for part in parts]
+            return sum(least for least, _ in each), _total([most for _, most in each])
+        case Alt(options) if options:
+            each = [lengths(option) for option in options]
+            longest = [most for _, most in each]
+            return min(least for least, _ in each), None if None in longest else max(filter(None, longest), default=0)
+        case Repeat(part, least, most):
+            shortest, inner = lengths(part)
+            return least * shortest, 0 if inner == 0 else None if inner is None or most is None else most * inner
+        case _:
+            return 0, 0 if text == EMPTY else None
+
+
+def _total(counts: list[int | None]) -> int | None:
+    return None if None in counts else sum(filter(None, counts))
+
+
 def alt(options: Iterable[Node]) -> Node:
     """One of those that are something."""
     some = tuple(dict.fromkeys(option for option in options if option != NEVER))

@@ -34,13 +34,14 @@ from gapless.constrain.language import (
     Node,
     Repeat,
     alt,
+    lengths,
     lexeme,
     seq,
 )
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.regex import found_in
 from gapless.constrain.rules import Ruled, Rules, some_member
-from gapless.constrain.spelling import CHARACTER, Spacing, format_text, key, quoted, spelled
+from gapless.constrain.spelling import CHARACTER, PLAIN, Spacing, format_text, key, quoted, spelled
 from gapless.errors import InvalidRequest, shown
 
 _SIMPLE = Flat()
@@ -254,27 +255,33 @@ class _Schema:
         return self._ranges[wanted]
 
     def _string(self, flat: Flat) -> Node:
-        return quoted(self._body(flat, CHARACTER, [spelled(self._text(text)) for text in flat.texts]))
+        character = PLAIN if any(text.keyword == "format" for text in flat.texts) else CHARACTER
+        texts = [self._text(text, flat.longest) for text in flat.texts]
+        return quoted(self._body(flat, character, texts, [spelled(text) for text in texts]))
 
     def text(self, flat: Flat) -> Node:
         """The texts that strings of this kind may be. Formats do not count, as they allow more than is written."""
         patterns = [self._text(text) for text in flat.texts if text.keyword == "pattern"]
-        return self._body(flat, Chars(ANY), patterns)
+        return self._body(flat, Chars(ANY), patterns, patterns)
 
-    def _body(self, flat: Flat, character: Node, texts: list[Node]) -> Node:
+    def _body(self, flat: Flat, character: Node, texts: list[Node], written: list[Node]) -> Node:
+        """`texts` as they are `written`, and of a schema's lengths what they do not say by themselves."""
         if flat.longest is not None and flat.longest < flat.shortest:
             return NEVER
-        bounded = bool(flat.shortest) or flat.longest is not None
-        if bounded or not texts:
-            texts = [*texts, Repeat(character, flat.shortest, flat.longest)]
-        found = texts[0]
-        for text in texts[1:]:
+        each = [lengths(text) for text in texts if text != NEVER]
+        ends = [most for _, most in each if most is not None]
+        shortest = flat.shortest if all(least < flat.shortest for least, _ in each) else 0
+        longest = flat.longest if flat.longest is not None and all(most > flat.longest for most in ends) else None
+        if shortest or longest is not None or not written:
+            written = [*written, Repeat(character, shortest, longest)]
+        found = written[0]
+        for text in written[1:]:
             found = both(found, text, self._limits)
         return found
 
-    def _text(self, text: Text) -> Node:
+    def _text(self, text: Text, longest: int | None = None) -> Node:
         if text.keyword == "format":
-            return format_text(text.content)
+            return format_text(text.content, longest)
         try:
             return found_in(text.content, self._limits)
         except InvalidRequest as error:

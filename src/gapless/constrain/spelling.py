@@ -91,6 +91,8 @@ def quoted(body: Node) -> Node:
 
 CHARACTER = characters(ANY)
 """Any one character of a string."""
+PLAIN = characters(CharSet.of((0x20, 0x7E)) - CharSet.among('"\\'))
+"""Any one character that a format has: counted, it takes a tenth of the states."""
 
 _DAY = (
     r"([1-9]\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
@@ -102,6 +104,8 @@ _LABEL = r"[a-zA-Z0-9]{1,15}(-[a-zA-Z0-9]{1,15})?"
 _HOST = rf"({_LABEL}\.){{0,3}}[a-zA-Z]{{2,15}}"
 _ATOM = r"[a-zA-Z0-9_+-]{1,20}"
 _PATH = r"([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9A-F]{2})*"
+_SITE = rf"https?://{_HOST}(:[1-9]\d{{0,3}})?"
+_LONGEST_SITE = 8 + 3 * 32 + 15 + 5
 _FORMATS = {
     "date": _DAY,
     "time": _TIME,
@@ -110,13 +114,19 @@ _FORMATS = {
     "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
     "email": rf"{_ATOM}(\.{_ATOM}){{0,2}}@({_LABEL}\.){{1,3}}[a-zA-Z]{{2,15}}",
     "hostname": _HOST,
-    "uri": rf"https?://{_HOST}(:[1-9]\d{{0,3}})?(/{_PATH})*(\?{_PATH})?",
+    "uri": rf"{_SITE}(/{_PATH})*(\?{_PATH})?",
 }
+_FEWEST_ROOM, _MOST_ROOM = 8, 400
 FORMATS = tuple(_FORMATS)
 """Formats that are written; each regex allows nothing that the format's standard does not, though not all that it does:
 years have four digits and seconds end at 59, and a uri is one of http or https."""
 
 
-def format_text(name: str) -> Node:
-    """The texts of a format of `FORMATS`."""
-    return whole(_FORMATS[name])
+def format_text(name: str, longest: int | None = None) -> Node:
+    """The texts of a format of `FORMATS`, or enough of those of up to `longest` characters. Not all of these: counting
+    a uri's characters as well as reading its host would take a state for each pair."""
+    room = 0 if longest is None else (longest - _LONGEST_SITE) // 6
+    if name != "uri" or room < _FEWEST_ROOM:
+        return whole(_FORMATS[name])
+    path = rf"([a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9A-F]{{2}}){{0,{min(room, _MOST_ROOM) - 1}}}"
+    return whole(rf"{_SITE}(/{path})?(\?{path})?")
