@@ -16,6 +16,8 @@ from gapless.observe.recording import record
 
 pytestmark = pytest.mark.gpu
 ROWS, STEPS, TRACED = 8, 60, 24
+LOOKED = 30
+"""Steps alone, and as many that are watched: an answer has no more than a hundred."""
 WATCHED = ("forward", "sampling")
 TOLERANCE_MS = 0.02
 """How far accounting and profiler may be apart at depth 2. The accounting's marks lie around a step's kernels; where a
@@ -58,18 +60,20 @@ def test_steps_that_are_watched_tell_forward_from_sampling(rig):
     session = rig.session(2)
     settle(session, ROWS, rig.side, first=300)
     try:
-        alone = idle_of_steps(session, ROWS, STEPS)
+        alone = idle_of_steps(session, ROWS, LOOKED)
         engine = session.engine
-        engine.watch(10 * STEPS)
-        idle = idle_of_steps(session, ROWS, STEPS)
+        engine.watch(10 * LOOKED)
+        idle = idle_of_steps(session, ROWS, LOOKED)
         steps = [step for step in engine.watch(0) if step.sampling is not None]
         assert engine.watch(0) == ()
     finally:
         session.stop()
-    assert len(steps) >= STEPS - 2 and all(0 < step.sampling < step.forward for step in steps)
+    assert len(steps) >= LOOKED - 4 and all(0 < step.sampling < step.forward for step in steps)
     forward, sampling = (sorted(1e3 * getattr(step, name) for step in steps)[len(steps) // 2] for name in WATCHED)
-    print(f"forward {forward:.4f}, sampling {sampling:.4f} ms; idle {sorted(alone)[STEPS // 2]:.4f} ms alone,", end=" ")
-    print(f"{sorted(idle)[STEPS // 2]:.4f} watched")
+    print(
+        f"forward {forward:.4f}, sampling {sampling:.4f} ms; idle {sorted(alone)[LOOKED // 2]:.4f} ms alone,", end=" "
+    )
+    print(f"{sorted(idle)[LOOKED // 2]:.4f} watched")
     judge(idle)
 
 
