@@ -44,7 +44,12 @@ class Scene(pydantic.BaseModel):
     notes: dict[str, bool] = Field(default_factory=dict)
 
 
-@pytest.mark.parametrize("model", [Circle, Box, Scene])
+class Bill(pydantic.BaseModel):
+    price: Annotated[float, Field(ge=0, le=1000, multiple_of=0.01)]
+    tip: Annotated[float, Field(gt=0, lt=100, multiple_of=0.1)] | None
+
+
+@pytest.mark.parametrize("model", [Circle, Box, Scene, Bill])
 def test_what_a_table_allows_is_an_object_of_the_class(model):
     table, rng = compile_grammar(Grammar.json_schema(model.model_json_schema()), glint()), np.random.default_rng(5)
     for budget in range(5, 125, 24):

@@ -34,7 +34,8 @@ def accepts(schema, *texts, spaces=1):
         ({"type": "integer", "minimun": 3}, "/minimun", "no keyword"),
         ({"properties": {"a/b": {"~": 1}}}, "/properties/a~1b/~0", "no keyword"),
         ({"type": "array", "uniqueItems": True}, "/uniqueItems", "all before it"),
-        ({"type": "number", "multipleOf": 0.1}, "/multipleOf", "whole numbers"),
+        ({"type": "number", "multipleOf": 0.25}, "/multipleOf", "whole numbers"),
+        ({"type": "number", "multipleOf": 1e-16}, "/multipleOf", "0.1, 0.01 and so on"),
         ({"type": "integer", "multipleOf": 10**6}, "/multipleOf", "up to 4096"),
         ({"type": "integer", "multipleOf": 0}, "/multipleOf", "whole numbers"),
         ({"type": "number", "exclusiveMinimum": 0.12345678901234567}, "/exclusiveMinimum", "digits"),
@@ -261,3 +262,27 @@ def test_one_of_is_served_where_its_options_are_proven_apart():
     assert accepts({"oneOf": lengths}, "[1]", "[1,2]", "[1,2,3]") == [True, False, True]
     texts = [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}, {"enum": ["c", 1]}]
     assert accepts({"oneOf": texts}, '"ax"', '"bx"', '"c"', "1", '"d"') == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("schema", "there", "not_there"),
+    [
+        ({"minimum": 0, "maximum": 1000}, ["0", "9.9", "9.90", "0.07", "1000.00"], ["9.999", "1e1", "-1", "1000.01"]),
+        ({}, ["-12.34", "123456789012345678.5"], ["0.123", "1e-1"]),
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 0.03}, ["0.01", "0.02"], ["0", "0.00", "0.03", "0.015"]),
+        ({"exclusiveMinimum": 0.005}, ["0.01", "7"], ["0", "0.00"]),
+        ({"allOf": [{"multipleOf": 0.1}]}, ["0.5", "-3"], ["0.05"]),
+        ({"allOf": [{"multipleOf": 5}]}, ["15"], ["0.5", "12"]),
+        ({"enum": [0.5, 0.125, 3, 12345678901234567]}, ["0.5", "3", "12345678901234567"], ["0.125"]),
+    ],
+)
+def test_multiples_of_a_hundredth_have_two_places(schema, there, not_there):
+    found = accepts({"type": "number", "multipleOf": 0.01} | schema, *there, *not_there)
+    assert found == [True] * len(there) + [False] * len(not_there)
+
+
+def test_a_range_without_multiples_of_a_hundredth_is_empty():
+    with pytest.raises(InvalidRequest):
+        grammar_automaton(
+            Grammar.json_schema({"type": "number", "multipleOf": 0.01, "minimum": 0.001, "maximum": 0.009})
+        )

@@ -74,6 +74,7 @@ class Disjoint:
         if isinstance(value, int | float) and not isinstance(value, bool):
             point = Bound(decimal(value), False)
             divides = flat.step is None or (value == int(value) and int(value) % flat.step == 0)
+            divides &= flat.places is None or -int(point.value.normalize().as_tuple().exponent) <= flat.places
             return divides and not _apart(flat.high, point) and not _apart(point, flat.low)
         return True
 

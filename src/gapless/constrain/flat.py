@@ -50,7 +50,8 @@ class Flat:
 
     `types`: allowed ones, where "number" comes with "integer"; `speaks`: types that the keywords are about. `more`:
     what members must be that are not among `properties`; `names`: what their names must be. `heads` and `rest`: the
-    first elements and all others. None: nothing is said.
+    first elements and all others. `step`: whole numbers of which numbers are multiples; `places`: digits that they may
+    have behind the point. None: nothing is said.
     """
 
     pointer: str = ""
@@ -60,6 +61,7 @@ class Flat:
     low: Bound | None = None
     high: Bound | None = None
     step: int | None = None
+    places: int | None = None
     shortest: int = 0
     longest: int | None = None
     texts: tuple[Text, ...] = ()
@@ -101,6 +103,7 @@ def merge(one: Flat, other: Flat) -> Flat:
         _tighter(one.low, other.low, 1),
         _tighter(one.high, other.high, -1),
         lcm(one.step or 1, other.step or 1) if one.step or other.step else None,
+        smaller(one.places, other.places),
         max(one.shortest, other.shortest),
         smaller(one.longest, other.longest),
         tuple(dict.fromkeys(one.texts + other.texts)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from gapless.constrain.digits import MOST_STEP, Bound
+from gapless.constrain.digits import FRACTION_DIGITS, MOST_STEP, Bound
 from gapless.constrain.flat import TYPES, Conjunction, Flat, Part, Text, below, common, decimal, refusal
 from gapless.constrain.spelling import FORMATS
 from gapless.errors import InvalidRequest, shown
@@ -83,7 +83,7 @@ class Keywords:
             self._values(),
             low,
             high,
-            self._step(),
+            *self._step(),
             self._count("minLength") or 0,
             self._count("maxLength"),
             self._texts(),
@@ -146,15 +146,20 @@ class Keywords:
             raise self.refused(keyword, f"is {shown(value)}; it must be a number")
         return value
 
-    def _step(self) -> int | None:
+    def _step(self) -> tuple[int | None, int | None]:
+        """`multipleOf` as a step, or as digits behind the point."""
         if "multipleOf" not in self._schema:
-            return None
+            return None, None
         value = self._number("multipleOf")
+        parts = decimal(value).normalize().as_tuple()
+        if value > 0 and parts.digits == (1,) and -FRACTION_DIGITS <= int(parts.exponent) < 0:
+            return None, -int(parts.exponent)
         if value <= 0 or value != int(value):
-            raise self.refused("multipleOf", f"is {shown(value)}; only whole numbers from 1 on are exact")
+            why = "only whole numbers from 1 on, and 0.1, 0.01 and so on, can be honoured"
+            raise self.refused("multipleOf", f"is {shown(value)}; {why}")
         if value > MOST_STEP:
             raise self.refused("multipleOf", f"is {shown(value)}; up to {MOST_STEP} can be honoured")
-        return int(value)
+        return int(value), None
 
     def _count(self, keyword: str) -> int | None:
         if keyword not in self._schema:

@@ -236,13 +236,13 @@ class _Schema:
     def _number(self, flat: Flat) -> Node:
         if flat.step is not None:
             return self._integer(flat)
-        if flat.low is None and flat.high is None:
+        if flat.low is None and flat.high is None and flat.places is None:
             return lexeme(plain_number())
         digits = fraction_digits(flat.low, flat.high)
         if digits < 0:
             keyword = "exclusiveMinimum" if flat.low is not None and flat.low.open else "exclusiveMaximum"
             raise refusal(flat.pointer, keyword, "has more digits than a double tells apart from its neighbours")
-        return self._digits(flat, digits)
+        return self._digits(flat, digits if flat.places is None else min(digits, flat.places))
 
     def _digits(self, flat: Flat, fraction: int) -> Node:
         """Numbers in a flat's range, as a small automaton: the same range tends to come again."""
