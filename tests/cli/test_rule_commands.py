@@ -24,6 +24,7 @@ def schema(tmp_path: Path) -> str:
     ("words", "settings"),
     [
         (["--choice", "red", "--choice", "light blue"], {"choice": ["red", "light blue"]}),
+        (["--json-object"], {"json_object": True}),
         (["--regex", "[0-9]+", "--max-tokens", "9"], {"regex": "[0-9]+", "max_tokens": 9}),
     ],
 )
@@ -47,6 +48,7 @@ def test_a_schema_is_read_from_its_file(vlm: FakeVLM, pictures: Path, schema: st
         (["--choice", ""], "not empty"),
         (["--regex", ""], "not empty"),
         (["--choice", "a", "--regex", "b"], "choice and regex both say"),
+        (["--regex", "a", "--json-object"], "regex and json_object both say"),
         (["--schema", "none.json"], "none.json cannot be read: No such file"),
         (["--schema", "."], "cannot be read"),
         (["--schema", "a.png"], "is no JSON"),

@@ -2,6 +2,7 @@
 
 import datetime
 import enum
+from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -63,6 +64,8 @@ class Contact(pydantic.BaseModel):
     site: pydantic.HttpUrl
     mail: Annotated[str, Field(min_length=3, max_length=254, json_schema_extra={"format": "email"})]
     short: Annotated[str, Field(max_length=180, json_schema_extra={"format": "uri"})]
+    wait: datetime.timedelta
+    address: IPv6Address | IPv4Address
     host: Annotated[str, Field(max_length=6, json_schema_extra={"format": "hostname"})]
 
 

@@ -56,6 +56,7 @@ def test_small_requests_in_one_piece_are_not_taken_for_a_large_one(met):  # noqa
     ("path", "body", "remedy"),
     [
         ("/v1/query", {"question": "a", "temperature": 0}, 'put it into settings: {"settings": {"temperature": ...}}'),
+        ("/v1/query", {"question": "a", "schema": {}}, 'put it into settings: {"settings": {"json_schema": ...}}'),
         ("/v1/query", {"question": "a", "image": "x"}, "did you mean image_url?"),
         ("/v1/detect", {"image_url": "x", "object": "a", "xyzzy": 1}, "leave it out; it knows settings, model, image_"),
         (CHAT, {"messages": [], "settings": {"seed": 1}}, "put what is in it beside messages, at the top of the body"),

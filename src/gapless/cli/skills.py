@@ -63,7 +63,7 @@ from gapless.cli.options import (
     read_adapters,
     spatial_refs,
 )
-from gapless.cli.rule_options import ChoiceOption, RegexOption, SchemaOption, rule_from
+from gapless.cli.rule_options import ChoiceOption, JsonObjectOption, RegexOption, SchemaOption, rule_from
 from gapless.cli.words import check_words, read_pictures
 
 Pictures = Annotated[list[str] | None, typer.Argument(metavar="IMG", help="Pictures; - is standard input.")]
@@ -91,6 +91,7 @@ def query(
     choice: ChoiceOption = None,
     regex: RegexOption = None,
     schema: SchemaOption = None,
+    json_object: JsonObjectOption = False,
     repetition: RepetitionOption = None,
     presence: PresenceOption = None,
     frequency: FrequencyOption = None,
@@ -128,9 +129,8 @@ def query(
         stop=stop,
         logprobs=logprobs,
         timeout=timeout,
-    )
-    rule = rule_from(choice, regex, schema)
-    settings |= likely_from(repetition, presence, frequency, min_tokens, banned, logit_bias, max_tokens)
+    ) | likely_from(repetition, presence, frequency, min_tokens, banned, logit_bias, max_tokens)
+    rule = rule_from(choice, regex, schema, json_object)
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
     shape = rule.pop("json_schema", None)
@@ -151,6 +151,7 @@ def caption(
     choice: ChoiceOption = None,
     regex: RegexOption = None,
     schema: SchemaOption = None,
+    json_object: JsonObjectOption = False,
     repetition: RepetitionOption = None,
     presence: PresenceOption = None,
     frequency: FrequencyOption = None,
@@ -191,7 +192,7 @@ def caption(
     settings |= likely_from(repetition, presence, frequency, min_tokens, banned, logit_bias, max_tokens)
     output = Output(json, draw, stream)
     check_scored(logprobs, output)
-    ask = Ask("caption", length.value, settings | rule_from(choice, regex, schema))
+    ask = Ask("caption", length.value, settings | rule_from(choice, regex, schema, json_object))
     sizes = max_rows, pages, adapters, kv_memory, max_context, prefix_cache, kv_dtype, max_step_ms
     engine = Engine(model, device, dtype, depth, graphs, *sizes)
     return answer(ask, read_pictures(_some(pictures)), engine, output)

@@ -181,7 +181,8 @@ class Keywords:
                 if not isinstance(content, str):
                     raise self.refused(keyword, f"is {shown(content)}; it must be a string")
                 if keyword == "format" and content not in FORMATS:
-                    raise self.refused(keyword, f"is {shown(content)}; known are {', '.join(FORMATS)}")
+                    known = f"known are {', '.join(FORMATS)}; of another kind of text, a pattern says what it is"
+                    raise self.refused(keyword, f"is {shown(content)}; {known}")
                 found.append(Text(keyword, content, self._part.pointer))
         return tuple(found)
 

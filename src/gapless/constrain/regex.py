@@ -11,6 +11,7 @@ The classes \\d \\w \\s are those of ASCII, and `.` is any character but a newli
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gapless.constrain.charset import ANY, CharSet
@@ -36,6 +37,7 @@ _GROUPS = {
 }
 _LONGEST = 32
 """Characters between a quantifier's curly brackets, at most."""
+_POSIX = re.compile(r"\[[:.=]\^?[a-z]+[:.=]\]")
 _MOST = 100_000
 """The largest number in a quantifier; sizes are judged by what is built, this only keeps numbers numbers."""
 _DOT = ~CharSet.among("\n")
@@ -298,9 +300,17 @@ class _Parser:
         while not self._take("]"):
             if self._at >= len(self._pattern):
                 raise self._wrong(at, "an unclosed '['")
+            self._foreign()
             ranges += self._range().ranges
         found = CharSet.of(*ranges)
         return ~found if inverted else found
+
+    def _foreign(self) -> None:
+        """Refuse what other engines read as classes in classes and Python as characters: nobody means these."""
+        if _POSIX.match(self._pattern, self._at):
+            raise self._refused(self._at, "a POSIX class like [:alpha:] (write a-zA-Z)")
+        if self._peek("&&["):
+            raise self._refused(self._at, "an intersection of classes (escape the & if characters are meant)")
 
     def _range(self) -> CharSet:
         at = self._at

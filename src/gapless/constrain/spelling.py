@@ -99,6 +99,7 @@ _DAY = (
     r"|([1-9]\d(0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)"
 )
 _TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_CLOCK = r"T(\d{1,2}H(\d{1,2}M(\d{1,2}S)?)?|\d{1,2}M(\d{1,2}S)?|\d{1,2}S)"
 _BYTE = r"(\d|[1-9]\d|1\d\d|2[0-4]\d|25[0-5])"
 _LABEL = r"[a-zA-Z0-9]{1,15}(-[a-zA-Z0-9]{1,15})?"
 _HOST = rf"({_LABEL}\.){{0,3}}[a-zA-Z]{{2,15}}"
@@ -110,8 +111,10 @@ _FORMATS = {
     "date": _DAY,
     "time": _TIME,
     "date-time": rf"{_DAY}T{_TIME}",
+    "duration": rf"P(\d{{1,3}}D({_CLOCK})?|{_CLOCK})",
     "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
+    "ipv6": r"([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
     "email": rf"{_ATOM}(\.{_ATOM}){{0,2}}@({_LABEL}\.){{1,3}}[a-zA-Z]{{2,15}}",
     "hostname": _HOST,
     "uri": rf"{_SITE}(/{_PATH})*(\?{_PATH})?",
@@ -119,7 +122,8 @@ _FORMATS = {
 _FEWEST_ROOM, _MOST_ROOM = 8, 400
 FORMATS = tuple(_FORMATS)
 """Formats that are written; each regex allows nothing that the format's standard does not, though not all that it does:
-years have four digits and seconds end at 59, and a uri is one of http or https."""
+years have four digits and seconds end at 59, a duration has days, hours, minutes and seconds, an IPv6 address all its
+groups, and a uri is one of http or https."""
 
 
 def format_text(name: str, longest: int | None = None) -> Node:

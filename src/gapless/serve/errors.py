@@ -181,10 +181,20 @@ def _message(error: BaseException, request_id: str) -> str:
     return f"the server failed at this request; its log has the reason under {request_id}"
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("schema", "response_format", "guided_json", "format"), "json_schema"),
+    "guided_choice": "choice",
+    "guided_regex": "regex",
+    "max_completion_tokens": "max_tokens",
+}
+"""What the library's argument, and fields of other servers, are called among the settings."""
+
+
 def _meant(name: str, fields: Collection[str]) -> str:
     """What to do about a field that is none of these."""
-    if name in Settings.__slots__ and "settings" in fields:
-        return f'put it into settings: {{"settings": {{"{name}": ...}}}}'
+    meant = _ELSEWHERE.get(name, name)
+    if meant in Settings.__slots__ and "settings" in fields:
+        return f'put it into settings: {{"settings": {{"{meant}": ...}}}}'
     near = get_close_matches(name, sorted(fields), 1)
     return f"did you mean {near[0]}?" if near else f"leave it out; it knows {', '.join(fields)}"
 

@@ -35,11 +35,12 @@ def _grammar(name: str, value: object) -> Grammar:
             return Grammar.choice(_choices(value))
         case "regex":
             if not isinstance(value, str) or not value:
-                raise _wrong(name, value, "a pattern that is not empty")
+                raise _wrong(name, value, "the text of a pattern, not empty")
             return Grammar.regex(value)
         case "json_schema":
             if not isinstance(value, Mapping):
-                raise _wrong(name, value, "a JSON schema, a dict like {'type': 'object'}")
+                hint = "; a class is given as query's schema" if isinstance(value, type) else ""
+                raise _wrong(name, value, f"a JSON schema, a dict like {{'type': 'object'}}{hint}")
             return Grammar.json_schema(value)
     if value is not True:
         raise _wrong(name, value, "true or false")

@@ -40,7 +40,9 @@ class Shape:
             self.schema = self._described(self._model)
         else:
             raise InvalidRequest(
-                f"schema must be a JSON schema (a dict) or a Pydantic model class, not {shown(schema)}", param="schema"
+                f"schema must be a JSON schema (a dict) or a Pydantic model class, not {shown(schema)}; of another "
+                "type T, pydantic.RootModel[T] is such a class",
+                param="schema",
             )
 
     def ruled(self, settings: Settings) -> Settings:
