@@ -12,7 +12,8 @@ from tests.fakes.scene import Entry, ask, limits_of, sim_stage
 from tests.fakes.sim_device import Timing
 
 from gapless.errors import InvalidRequest
-from gapless.observe.figure import FORWARD, PANEL, PARTS, SAMPLING, WIDTH, draw
+from gapless.observe.figure import FEEDING, FORWARD, PANEL, PARTS, SAMPLING, WIDTH, draw
+from gapless.observe.moments import Moment, find
 from gapless.observe.recording import Span, record
 from gapless.observe.window import compare, works_of
 from gapless.records import StepKind
@@ -113,3 +114,26 @@ def test_a_picture_is_small_enough_for_a_page(tmp_path):
     path = tmp_path / "bubble.png"
     draw(compare(spans_of(1), spans_of(2), (1, 2)), "decode steps").save(path)
     assert path.stat().st_size < 60_000
+
+
+def test_moments_are_found_where_they_happen_and_say_who_rides():
+    """A short answer between two long ones: its prompt is fed while they decode; at depth 2 it rides once too often."""
+    spec = HashSpec(end_permille=60, answer_permille=0)
+    entries = [Entry(ask(i, ids=(9 + i,), max_tokens=60), arrives=8 * i) for i in range(1, 9)]
+    for depth in (1, 2):
+        with record() as recording:
+            stage, _ = sim_stage(spec, limits_of(spec, depth), timing=TIMING)
+            stage.play(entries)
+        for moment in (Moment.PREFILL, Moment.END):
+            window = find(recording.spans(), depth, moment, 2)
+            inside = [w for w in works_of(window.spans) if window.start <= w.start < window.end]
+            assert tuple(w.step.kind for w in inside) == moment.value
+            ended = moment is Moment.END
+            rows, zombies = [len(w.step.rows) for w in inside], [w.spans[0].zombies for w in inside]
+            assert rows == ([2, 1, 3, 3] if not ended else [3, 2, 2, 2] if depth == 1 else [3, 3, 2, 2])
+            assert zombies == [0, int(ended and depth == 2), 0, 0]
+            colours = draw([window], "a moment").convert("RGB").getcolors(1 << 20)
+            feeding = sum(n for n, colour in colours if colour == ImageColor.getrgb(FEEDING))
+            assert (feeding > 5000) != ended
+    with pytest.raises(InvalidRequest, match="no parked beside 2 rows"):
+        find(recording.spans(), 2, Moment.PARKED, 2)

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from gapless.observe.meter import Part
 from gapless.observe.recording import LOOP, Span
 from gapless.observe.window import Window
-from gapless.records import Lane
+from gapless.records import Lane, StepKind
 
 WIDTH, MARGIN, LEFT = 1600, 36, 170
 TITLE, HEAD, SMALL = 30, 25, 21
@@ -23,7 +23,7 @@ PANEL = 66 + HOST_HEIGHT + BETWEEN + DEVICE_HEIGHT + 34
 INK, FAINT, PAPER, RULE = "#1d2430", "#687182", "#ffffff", "#d8dde6"
 IDLE, IDLE_PAPER = "#c62f2f", "#fdeaea"
 WAITING = "#edf0f5"
-FORWARD, SAMPLING = ("#2f6db5", "#5b93d3"), "#123f73"
+FORWARD, FEEDING, SAMPLING = ("#2f6db5", "#5b93d3"), "#3a7d6b", "#123f73"
 PARTS = {"plan": "#e8a33d", "launch": "#d9622b", "commit": "#7a52a8", "finalize": "#2f9e7f"}
 OTHER = "#9aa3b2"
 SHADOW = "#f6f7fa"
@@ -36,7 +36,7 @@ LINKS = (
 
 
 def draw(windows: Sequence[Window], title: str) -> Image.Image:
-    """The figure; the first window sets the scale, both begin with a forward at the same place."""
+    """The figure; the first window sets the scale, or the longest moment. All begin with a forward, at one place."""
     height = MARGIN + 56 + PANEL * len(windows) + 92
     figure = _Figure(Image.new("RGB", (WIDTH, height), PAPER), windows)
     figure.text((MARGIN, MARGIN - 8), title, TITLE, INK)
@@ -55,7 +55,8 @@ class _Figure:
         self._shown: set[str] = set()
         first = windows[0]
         self._lead = min(first.lead, first.period / 2)
-        self._length = self._lead + 1.02 * (first.end - first.start)
+        whole = max(w.end - w.start for w in windows if w.moment or w is first)
+        self._length = self._lead + 1.02 * whole
         self._scale = (WIDTH - MARGIN - LEFT) / self._length
 
     def text(self, at: tuple[float, float], words: str, size: int, colour: str, anchor: str = "la") -> None:
@@ -72,6 +73,9 @@ class _Figure:
         self.text((MARGIN, top), name, HEAD, INK)
         self.text((MARGIN + self.wide(name, HEAD) + 14, top + 3), f"depth {window.depth}", SMALL, FAINT)
         said = f"{_ms(window.period)} a step, the device idle for {_ms(window.idle)} of it"
+        if window.moment:
+            whole, idle = _ms(window.end - window.start), _ms(window.idle * window.steps)
+            said = f"{window.steps} steps in {whole}, the device idle for {idle} of it"
         self.text((WIDTH - MARGIN, top + 3), said, SMALL, INK, "ra")
         host = top + 46
         device = host + HOST_HEIGHT + BETWEEN
@@ -83,8 +87,9 @@ class _Figure:
         self._links(window.spans, begin, host + HOST_HEIGHT)
         self._host([s for s in shown if s.lane == LOOP], begin, host)
         self._gaps(window, begin, device)
-        self._device([s for s in shown if s.lane == Lane.COMPUTE], begin, device, window.first)
+        self._device([s for s in shown if s.lane == Lane.COMPUTE], begin, device, window)
         self._shown |= {s.name for s in shown}
+        self._shown |= {s.step.kind.value for s in shown if s.step is not None}
 
     def _x(self, moment: float, begin: float) -> float:
         """A moment's place, within the lanes."""
@@ -101,13 +106,21 @@ class _Figure:
                 self._draw.rectangle((left, y, max(right, left + 1), y + HOST_HEIGHT), fill=colour)
                 self._inside(left, right, y + HOST_HEIGHT / 2, span.name, PAPER)
 
-    def _device(self, spans: Iterable[Span], begin: float, y: int, first: int) -> None:
+    def _device(self, spans: Iterable[Span], begin: float, y: int, window: Window) -> None:
         for span in spans:
             left, right = self._x(span.start, begin), self._x(span.end, begin)
-            number = 0 if span.step is None else span.step.id - first
-            colour = SAMPLING if span.name == "sampling" else FORWARD[number % 2]
+            number = 0 if span.step is None else span.step.id - window.first
+            kind = None if span.step is None else span.step.kind
+            prefill, parked = kind is StepKind.PREFILL, kind is StepKind.PARKED
+            colour = SAMPLING if span.name == "sampling" else FEEDING if prefill else FORWARD[number % 2]
             self._draw.rectangle((left, y, max(right - 1, left), y + DEVICE_HEIGHT), fill=colour)
-            self._inside(left, right, y + DEVICE_HEIGHT / 2, f"{span.name} t{number:+d}".replace("+0", ""), PAPER)
+            says = f"{'prefill' if prefill and span.name == 'forward' else span.name} t{number:+d}".replace("+0", "")
+            middle = y + DEVICE_HEIGHT / 2
+            if window.moment and (parked or span.name != "sampling"):
+                self._inside(left, right, middle - 14, "parked" if parked else says, PAPER)
+                self._inside(left, right, middle + 14, _riders(span), PAPER)
+            else:
+                self._inside(left, right, middle, says, PAPER)
 
     def _links(self, spans: Sequence[Span], begin: float, y: int) -> None:
         """From causes to effects, in the space between the lanes; those that begin or end outside are left out."""
@@ -161,7 +174,9 @@ class _Figure:
             self._draw.line((x, y + 3, x, y + 17), fill=INK, width=3)
         self.text((right + 12, y + 10), _ms(seconds, digits=3), SMALL, INK, "lm")
         keys = [(name, colour) for name, colour in PARTS.items() if name in self._shown]
-        keys += [("other work", OTHER), ("waits", WAITING), ("forward", FORWARD[0]), ("sampling", SAMPLING)]
+        keys += [("other work", OTHER), ("waits", WAITING), ("forward", FORWARD[0])]
+        keys += [("prefill", FEEDING)] if StepKind.PREFILL.value in self._shown else []
+        keys += [("sampling", SAMPLING)]
         left: float = LEFT
         for name, colour in [*keys, ("idle", IDLE_PAPER)]:
             edge = {WAITING: OTHER, IDLE_PAPER: IDLE}.get(colour, colour)
@@ -172,6 +187,12 @@ class _Figure:
 
 WAITS = {part.label: {"mail": "requests", "mask": "a mask"}.get(part.label, part.label) for part in Part if part.waits}
 """What the host waits for in each of its waits."""
+
+
+def _riders(span: Span) -> str:
+    """Who rides on a step: its rows, and those of them that had ended before it."""
+    rows = ", ".join(str(ref.row) for ref in span.step.rows) if span.step is not None else ""
+    return f"row{'s' if ',' in rows else ''} {rows}" + (f"; {span.zombies} zombie" if span.zombies else "")
 
 
 def _ms(seconds: float, digits: int = 2) -> str:

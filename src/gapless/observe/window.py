@@ -44,10 +44,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`steps` decode steps of `rows` rows, from the first one's start to the start of the one behind the last; seconds.
+    """`steps` decode steps of `rows` rows, or of other kinds if it shows a moment: from the first one's start to the
+    start of the one behind the last; seconds.
 
     `first`: the id of the first step; `spans`: all of the engine's; `gaps`: when its compute stream stood idle, each
-    (from, to).
+    (from, to). `moment`: what the stretch shows; empty for decode steps that are all alike.
     """
 
     depth: int
@@ -58,6 +59,7 @@ class Window:
     end: float
     spans: tuple[Span, ...]
     gaps: tuple[tuple[float, float], ...]
+    moment: str = ""
 
     @property
     def period(self) -> float:
@@ -110,7 +112,7 @@ def _window(spans: Sequence[Span], windows: list[list[Work]], depth: int, rows: 
     strange = [sum(abs(took - length) + abs(stood - idle) for took, stood in window) for window in measured]
     works = windows[strange.index(min(strange))]
     first, last = works[0], works[-1]
-    return Window(depth, rows, steps, first.step.id, first.start, last.start, tuple(spans), _gaps(spans))
+    return Window(depth, rows, steps, first.step.id, first.start, last.start, tuple(spans), gaps_of(spans))
 
 
 def _measured(work: Work, following: Work) -> tuple[float, float]:
@@ -145,6 +147,7 @@ def works_of(spans: Sequence[Span]) -> list[Work]:
     return sorted(works, key=attrgetter("start"))
 
 
-def _gaps(spans: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+def gaps_of(spans: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+    """When the compute stream stood idle, each (from, to); seconds."""
     computed = sorted((s for s in spans if s.lane == Lane.COMPUTE), key=attrgetter("start"))
     return tuple((a.end, b.start) for a, b in pairwise(computed) if b.start > a.end)
