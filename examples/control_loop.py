@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from frames import Frame, Latest, frames
+from terminal import positive, run
 
 import gapless
 from gapless.errors import RequestTimeout
@@ -47,7 +48,7 @@ def decide(target: Target | None, now: float, hold: float) -> str:
     return "ahead" if abs(turn) < 0.05 else f"turn {turn:+.2f}"
 
 
-def run(vlm: gapless.VLM, camera: Latest, name: str, hz: float, timeout: float, hold: float) -> None:
+def steer(vlm: gapless.VLM, camera: Latest, name: str, hz: float, timeout: float, hold: float) -> None:
     """Tick until the camera is over. One look is under way at a time; the next begins with the newest frame."""
     target: Target | None = None
     looking: Future[Target | None] | None = None
@@ -69,16 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Follow something with a camera, a decision every tick.")
     parser.add_argument("source", help="a camera's number, a video or a folder of pictures")
     parser.add_argument("target", help="what to follow")
-    parser.add_argument("--hz", type=float, default=10.0, help="decisions a second")
-    parser.add_argument("--timeout", type=float, default=0.5, help="seconds after which an answer is too late")
-    parser.add_argument("--hold", type=float, default=1.0, help="seconds for which the last place is believed")
+    parser.add_argument("--hz", type=positive, default=10.0, help="decisions a second")
+    parser.add_argument("--timeout", type=positive, default=0.5, help="seconds after which an answer is too late")
+    parser.add_argument("--hold", type=positive, default=1.0, help="seconds for which the last place is believed")
     parser.add_argument("--model", default="glint", help="a name, a hub id or a folder")
     options = parser.parse_args(arguments)
     with gapless.load(options.model) as vlm:
         camera = Latest(frames(options.source, live=True))
-        run(vlm, camera, options.target, options.hz, options.timeout, options.hold)
+        steer(vlm, camera, options.target, options.hz, options.timeout, options.hold)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(main))

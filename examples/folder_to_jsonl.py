@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from frames import PICTURES
+from terminal import count, pictures_in, run
 
 import gapless
 
@@ -70,17 +70,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--question", help="instead of a caption")
     parser.add_argument("--retry", action="store_true", help="ask again about pictures that have an error")
-    parser.add_argument("--at-once", type=int, default=32, help="pictures in work")
+    parser.add_argument("--at-once", type=count, default=32, help="pictures in work")
     parser.add_argument("--model", default="glint", help="a name, a hub id or a folder")
     options = parser.parse_args(arguments)
+    every = pictures_in(options.folder)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     done = answered(options.out, options.retry)
-    every = sorted(file for file in options.folder.iterdir() if file.suffix.lower() in PICTURES)
     files = [file for file in every if file.name not in done]
     print(f"{len(files)} of {len(every)} pictures are to be done", flush=True)
+    if not files:
+        return 0
     with gapless.load(options.model) as vlm, options.out.open("a", encoding="utf-8") as out:
         asyncio.run(work(gapless.AsyncVLM(vlm), files, options.question, out, options.at_once))
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(main))

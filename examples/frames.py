@@ -6,6 +6,7 @@ are read by OpenCV (`pip install opencv-python-headless`); a folder needs nothin
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
+from terminal import pictures_in
 
 Frame = np.ndarray[Any, np.dtype[np.uint8]]
-PICTURES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 PICTURES_A_SECOND = 2.0
 """Of a folder that stands in for a camera."""
 
@@ -30,14 +31,17 @@ def frames(source: str, live: bool = False) -> Iterator[Frame]:
     if folder.is_dir():
         yield from paced(pictures(folder), PICTURES_A_SECOND if live else None)
         return
+    wrong = f"{source!r} cannot be opened; give a camera's number, a video or a folder of pictures"
+    camera = source.isdigit()
+    if not camera and "://" not in source and not folder.exists():
+        raise SystemExit(wrong)
     try:
         import cv2
     except ImportError:
         raise SystemExit("cameras and videos need OpenCV: pip install opencv-python-headless") from None
-    camera = source.isdigit()
     video = cv2.VideoCapture(int(source) if camera else source)
     if not video.isOpened():
-        raise SystemExit(f"{source!r} cannot be opened; give a camera's number, a video or a folder of pictures")
+        raise SystemExit(wrong)
 
     def read() -> Iterator[Frame]:
         while True:
@@ -53,13 +57,15 @@ def frames(source: str, live: bool = False) -> Iterator[Frame]:
 
 
 def pictures(folder: Path) -> Iterator[Frame]:
-    """The pictures of a folder, by name."""
-    for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES):
+    """The pictures of a folder, by name. One that cannot be read is told and passed over, as a camera drops a frame."""
+    for file in pictures_in(folder):
         try:
             with Image.open(file) as picture:
-                yield np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
+                frame = np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
         except OSError as error:
-            raise SystemExit(f"{file} is no picture that can be read: {error}") from None
+            print(f"{file} is passed over: {error}", file=sys.stderr)
+            continue
+        yield frame
 
 
 def paced(source: Iterator[Frame], rate: float | None) -> Iterator[Frame]:

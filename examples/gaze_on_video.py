@@ -15,6 +15,7 @@ from pathlib import Path
 
 from frames import Frame, frames
 from PIL import Image, ImageDraw
+from terminal import count, run
 
 import gapless
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Draw where the people of a video look.")
     parser.add_argument("source", help="a camera's number, a video or a folder of pictures")
     parser.add_argument("out", type=Path, help="a folder for the frames")
-    parser.add_argument("--every", type=int, default=1, help="take every so many-th frame")
+    parser.add_argument("--every", type=count, default=1, help="take every so many-th frame")
     parser.add_argument("--person", default="face", help="what to detect")
     parser.add_argument("--model", default="vikhyatk/moondream2", help="a name, a hub id or a folder")
     options = parser.parse_args(arguments)
@@ -65,4 +66,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(main))

@@ -12,8 +12,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from frames import PICTURES
 from pydantic import BaseModel, Field
+from terminal import count, pictures_in, run
 
 import gapless
 
@@ -45,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Read a folder of receipts into typed objects.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="glint", help="a name, a hub id or a folder")
-    parser.add_argument("--max-tokens", type=int, default=600, help="of one receipt")
+    parser.add_argument("--max-tokens", type=count, default=600, help="of one receipt")
     options = parser.parse_args(arguments)
     settings = {"temperature": 0, "max_tokens": options.max_tokens}
-    files = sorted(file for file in options.folder.iterdir() if file.suffix.lower() in PICTURES)
+    files = pictures_in(options.folder)
     with gapless.load(options.model) as vlm:
         pictures = [str(file) for file in files]
         answers = vlm.query(pictures, QUESTION, settings=settings, schema=Receipt, on_error="return")
@@ -63,4 +63,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(main))

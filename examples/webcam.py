@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 from frames import Latest, frames
+from terminal import count, run
 
 import gapless
 
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", help="a camera's number, a video or a folder of pictures")
     parser.add_argument("question")
     parser.add_argument("--model", default="glint", help="a name, a hub id or a folder")
-    parser.add_argument("--max-tokens", type=int, default=32, help="short answers are fast answers")
+    parser.add_argument("--max-tokens", type=count, default=32, help="short answers are fast answers")
     options = parser.parse_args(arguments)
     settings = {"temperature": 0, "max_tokens": options.max_tokens}
     with gapless.load(options.model) as vlm:
@@ -39,4 +40,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(main))

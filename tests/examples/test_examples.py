@@ -12,6 +12,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from gapless.errors import InvalidRequest
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "src" / "gapless" / "assets" / "samples"
 
@@ -25,7 +27,7 @@ def example(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("frames", "webcam", "folder_to_jsonl", "control_loop", "gaze_on_video", "receipts"):
+    for name in ("frames", "terminal", "webcam", "folder_to_jsonl", "control_loop", "gaze_on_video", "receipts"):
         sys.modules.pop(name, None)
 
 
@@ -115,3 +117,44 @@ def test_receipts_are_objects_and_sums_are_checked(example, pictures, capsys):
     assert module.main([str(pictures), "--max-tokens", "40"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert " items, " in lines[0] and "unknown format" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("folder_to_jsonl", ["missing", "out.jsonl"], "'missing' is no folder"),
+        ("folder_to_jsonl", ["empty", "out.jsonl"], "'empty' has no pictures in it"),
+        ("receipts", ["empty"], "'empty' has no pictures in it"),
+        ("folder_to_jsonl", ["empty", "out.jsonl", "--at-once", "0"], "'0' is no whole number of 1 or more"),
+        ("control_loop", ["empty", "cross", "--hz", "0"], "'0' is no number above 0"),
+        ("gaze_on_video", ["empty", "out", "--every", "0"], "'0' is no whole number of 1 or more"),
+    ],
+)
+def test_what_is_wrong_is_told_before_a_model_is_loaded(example, name, words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    module = example(name)
+    monkeypatch.setattr(module.gapless, "load", None)
+    with pytest.raises(SystemExit) as left:
+        module.main(words)
+    assert told in (left.value.code if isinstance(left.value.code, str) else capsys.readouterr().err)
+
+
+def test_a_picture_that_cannot_be_read_is_passed_over_as_a_dropped_frame(example, pictures, capsys):
+    module = example("frames")
+    (pictures / "broken.png").write_text("no picture")
+    assert len(list(module.frames(str(pictures)))) == 2
+    assert "broken.png is passed over" in capsys.readouterr().err
+
+
+def test_a_program_ends_in_one_line(example, capsys):
+    module = example("terminal")
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    def wrong() -> int:
+        raise InvalidRequest("length 'tiny' is none; take short", param="length")
+
+    assert [module.run(main) for main in (interrupted, wrong, int)] == [130, 1, 0]
+    assert capsys.readouterr().err.splitlines() == ["interrupted", "length 'tiny' is none; take short"]
