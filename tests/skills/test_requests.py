@@ -282,6 +282,14 @@ def test_values_that_cannot_be_shown_are_refused_all_the_same(md3, picture, valu
             query(md3, picture, "x", settings={key: 1})
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"), [("choise", "choice"), ("schema", "json_schema"), ("max_token", "max_tokens")]
+)
+def test_a_setting_that_is_none_is_told_the_nearest(md2, picture, key, meant):
+    with pytest.raises(InvalidRequest, match=f"'{key}'; did you mean {meant}[?] Known are temperature, top_p"):
+        query(md2, picture, "x", settings={key: 1})
+
+
 def test_cold_temperatures_are_argmax(md2, picture):
     """A division by them would overflow."""
     for value in (0, 1e-300, 5e-324, 9e-5, -0.0):

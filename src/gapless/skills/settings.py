@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from gapless.constrain.grammar import Grammar
 from gapless.errors import InvalidRequest, shown
@@ -84,8 +85,10 @@ class Settings:
             raise InvalidRequest(f"settings must be a dict like {{'temperature': 0}}, not {kind}", param="settings")
         for name, value in settings.items():
             if name not in cls.__slots__ and value is not None:
-                known = ", ".join(cls.__slots__)
-                raise InvalidRequest(f"unknown setting {shown(name)}; known are {known}", param=_name(name))
+                near = get_close_matches(name[:64], cls.__slots__, 1) if isinstance(name, str) else ()
+                meant = f"did you mean {near[0]}? " if near else ""
+                known = f"{'Known' if meant else 'known'} are {', '.join(cls.__slots__)}"
+                raise InvalidRequest(f"unknown setting {shown(name)}; {meant}{known}", param=_name(name))
         get = settings.get
         temperature = _real("temperature", get("temperature"), 0.0, MAX_TEMPERATURE)
         max_tokens = _whole("max_tokens", get("max_tokens"), 1, _LARGEST)
