@@ -286,3 +286,21 @@ def test_a_range_without_multiples_of_a_hundredth_is_empty():
         grammar_automaton(
             Grammar.json_schema({"type": "number", "multipleOf": 0.01, "minimum": 0.001, "maximum": 0.009})
         )
+
+
+NAMES = {"type": "object", "additionalProperties": {"type": "boolean"}, "propertyNames": {"enum": ["a", "b"]}}
+
+
+@pytest.mark.parametrize(
+    ("more", "there", "not_there"),
+    [
+        ({}, ["{}", '{"b":true}', '{"a":true,"b":false}'], ['{"a":true,"a":true}', '{"c":true}', '{"a":1}']),
+        ({"minProperties": 1}, ['{"b":true}'], ["{}"]),
+        ({"minProperties": 2, "maxProperties": 2}, ['{"a":true,"b":true}'], ["{}", '{"b":true}']),
+        ({"maxProperties": 1}, ['{"b":true}', "{}"], ['{"a":true,"b":true}']),
+        ({"properties": {"b": {"type": "null"}}}, ['{"b":null,"a":true}'], ['{"a":true,"b":null}', '{"b":true}']),
+        ({"propertyNames": {"$ref": "#/$defs/n"}, "$defs": {"n": {"enum": ["x", 3]}}}, ['{"x":true}'], ['{"3":true}']),
+    ],
+)
+def test_names_that_are_listed_come_once_each(more, there, not_there):
+    assert accepts(NAMES | more, *there, *not_there) == [True] * len(there) + [False] * len(not_there)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import lcm
 
@@ -118,6 +118,19 @@ def merge(one: Flat, other: Flat) -> Flat:
         max(one.fewest, other.fewest),
         smaller(one.most, other.most),
     )
+
+
+def declared(flat: Flat, names: list[Flat]) -> Flat:
+    """An object whose members' `names` are listed ones, as one that declares these: each comes once at most, and all
+    have an end. The same object where they are not listed, or are counted otherwise than one by one."""
+    listed = [value for name in names for value in name.values or () if isinstance(value, str)]
+    counted = flat.least_members not in (0, 1, len(listed)) or (
+        flat.most_members is not None and flat.most_members < len(listed)
+    )
+    if flat.more is None or counted or not listed or any(name.values is None for name in names):
+        return flat
+    further = {name: flat.more for name in listed if name not in flat.properties}
+    return replace(flat, properties={**flat.properties, **further}, more=None)
 
 
 def smaller(one: int | None, other: int | None) -> int | None:

@@ -40,7 +40,7 @@ class Limits:
         """The error of a limit."""
         return NotATable(
             f"the rule is too large for a table: it takes more than {most} {what}; lower its bounds "
-            "(maxLength, maxItems, repetitions) or its number of alternatives"
+            "(maxLength, maxItems, repetitions), or leave them out, or lower its number of alternatives"
         )
 
 

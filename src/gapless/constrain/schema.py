@@ -21,7 +21,7 @@ from gapless.constrain.charset import ANY
 from gapless.constrain.compile import both, compact, without
 from gapless.constrain.digits import Bound, between, fraction_digits, multiples, plain_number, too_fine
 from gapless.constrain.disjoint import Disjoint
-from gapless.constrain.flat import Conjunction, Flat, Part, Text, merge, refusal, smaller, type_of
+from gapless.constrain.flat import Conjunction, Flat, Part, Text, declared, merge, refusal, smaller, type_of
 from gapless.constrain.keywords import ANNOTATIONS, Keywords
 from gapless.constrain.language import (
     EMPTY,
@@ -313,6 +313,8 @@ class _Schema:
     def _object(self, flat: Flat) -> Node:
         if not flat.properties and flat.more is None and not flat.required:
             flat = replace(flat, more=())
+        if flat.names:
+            flat = declared(flat, self._known_alternatives(flat.names))
         names = [*flat.properties, *(name for name in flat.required if name not in flat.properties)]
         values = {name: self._language(flat.property(name)) for name in names if self._named(flat, name)}
         fewest = max(flat.least_members, len(flat.required))

@@ -56,7 +56,8 @@ class Shape:
         """The object. Raises `UnreadableAnswer` for an answer that is not `whole`, or that the class itself refuses."""
         if not whole:
             raise UnreadableAnswer(
-                f"the answer was cut off at max_tokens before it was a whole object: {shown(text)}; allow more tokens",
+                f"the answer was cut off at max_tokens before it was a whole object: {shown(text)}; allow more tokens, "
+                "or give a schema that has a table (gapless rule tells): its answers are always whole",
                 answer=text,
             )
         try:
