@@ -21,6 +21,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example('gapless query photo.png "How many stars are there?"', "a question about a picture"),
         Example("gapless detect photo.png star --draw boxes.png", "boxes, drawn on a copy"),
         Example("gapless demo", "see every skill at work on three bundled pictures"),
+        Example("gapless serve", "HTTP routes, and a playground in the browser at http://127.0.0.1:2020"),
     ),
     "query": (
         Example('gapless query photo.png "How many stars are there?"', "one question, one answer"),
@@ -64,7 +65,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("gapless gaze photo.png --face 0.3,0.2,0.5,0.5 --draw gaze.png", "from a face, with more care, drawn"),
     ),
     "serve": (
-        Example("gapless serve", "the bundled model at http://127.0.0.1:2020/v1, for this machine alone"),
+        Example("gapless serve", "the bundled model at http://127.0.0.1:2020, for this machine alone"),
         Example("gapless serve glint --port 8000 --api-keys-file keys.txt", "clients must send one of the keys"),
         Example("gapless serve --config server.yaml", "settings from a file"),
         Example("gapless serve vikhyatk/moondream2 --ray --replicas 1:4", "one to four engines, a GPU each"),

@@ -50,25 +50,42 @@ CorsOrigins = Annotated[
         "--cors-origins", metavar="URL,...", rich_help_panel=LISTEN, help="Pages that may ask from a browser; * is all."
     ),
 ]
-UI = Annotated[bool | None, typer.Option(" /--no-ui", rich_help_panel=LISTEN, help="Without the page for people at /.")]
+UI = Annotated[
+    bool | None,
+    typer.Option(" /--no-ui", rich_help_panel=LISTEN, help="Without the playground, the page for people at /."),
+]
 Config = Annotated[
     Path | None, typer.Option("--config", help="A YAML file with settings by their names; flags and variables win.")
 ]
 MaxRequests = Annotated[
     int | None,
-    typer.Option("--max-requests", metavar="N", rich_help_panel=LIMITS, help="Held at once; more are told 429."),
+    typer.Option(
+        "--max-requests", metavar="N", rich_help_panel=LIMITS, help="Held at once; more are told 429. Not given: 128."
+    ),
 ]
 RateLimit = Annotated[
     float | None,
-    typer.Option("--rate-limit", metavar="N", rich_help_panel=LIMITS, help="Requests a second of one key; more: 429."),
+    typer.Option(
+        "--rate-limit",
+        metavar="N",
+        rich_help_panel=LIMITS,
+        help="Requests a second of one key; more are told 429. Not given: no limit.",
+    ),
 ]
 RateBurst = Annotated[
     int | None,
-    typer.Option("--rate-burst", metavar="N", rich_help_panel=LIMITS, help="How many of them may come at once."),
+    typer.Option(
+        "--rate-burst",
+        metavar="N",
+        rich_help_panel=LIMITS,
+        help="How many of them may come at once. Not given: what --rate-limit gives in a second.",
+    ),
 ]
 MaxBody = Annotated[
     int | None,
-    typer.Option("--max-body-bytes", metavar="N", rich_help_panel=LIMITS, help="Larger bodies are told 413."),
+    typer.Option(
+        "--max-body-bytes", metavar="N", rich_help_panel=LIMITS, help="Larger bodies are told 413. Not given: 32 MiB."
+    ),
 ]
 PictureCacheSize = Annotated[
     str | None,
@@ -81,12 +98,17 @@ PictureCacheSize = Annotated[
 ]
 RequestTimeout = Annotated[
     float | None,
-    typer.Option("--request-timeout", metavar="SECONDS", rich_help_panel=LIMITS, help="Most an answer may take."),
+    typer.Option(
+        "--request-timeout", metavar="SECONDS", rich_help_panel=LIMITS, help="Most an answer may take. Not given: 300."
+    ),
 ]
 DrainTimeout = Annotated[
     float | None,
     typer.Option(
-        "--drain-timeout", metavar="SECONDS", rich_help_panel=LIMITS, help="What running requests get at SIGTERM."
+        "--drain-timeout",
+        metavar="SECONDS",
+        rich_help_panel=LIMITS,
+        help="What running requests get at SIGTERM. Not given: 30.",
     ),
 ]
 Device = Annotated[
@@ -94,11 +116,19 @@ Device = Annotated[
     typer.Option("--device", metavar="DEVICE", rich_help_panel=RUN, help="auto, cpu, cuda or cuda:N. Not given: auto."),
 ]
 DType = Annotated[
-    DTypeChoice | None, typer.Option("--dtype", metavar="DTYPE", rich_help_panel=RUN, help="Number format, or auto.")
+    DTypeChoice | None,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        rich_help_panel=RUN,
+        help="Number format. Not given: auto, which suits device and checkpoint.",
+    ),
 ]
 Depth = Annotated[
     int | None,
-    typer.Option("--depth", min=1, max=MOST_DEPTH, rich_help_panel=RUN, help="Steps in flight; 1 waits after each."),
+    typer.Option(
+        "--depth", min=1, max=MOST_DEPTH, rich_help_panel=RUN, help="Steps in flight; 1 waits after each. Not given: 2."
+    ),
 ]
 Graphs = Annotated[
     Switch | None,
@@ -120,12 +150,24 @@ Process = Annotated[
 MaxRows = Annotated[
     int | None,
     typer.Option(
-        "--max-rows", metavar="N", min=1, max=MOST_ROWS, rich_help_panel=RUN, help="Requests that run at once."
+        "--max-rows",
+        metavar="N",
+        min=1,
+        max=MOST_ROWS,
+        rich_help_panel=RUN,
+        help="Requests that run at once. Not given: 16, on a GPU 64.",
     ),
 ]
 Pages = Annotated[
     int | None,
-    typer.Option("--pages", metavar="N", min=2, max=MOST_PAGES, rich_help_panel=RUN, help="Size of the KV cache."),
+    typer.Option(
+        "--pages",
+        metavar="N",
+        min=2,
+        max=MOST_PAGES,
+        rich_help_panel=RUN,
+        help="Size of the KV cache, in pages of 16 tokens. Not given: enough for all rows, or what fits.",
+    ),
 ]
 
 KvMemory = Annotated[
@@ -144,7 +186,11 @@ KVDType = Annotated[
 MaxContext = Annotated[
     int | None,
     typer.Option(
-        "--max-context", metavar="N", min=1, rich_help_panel=RUN, help="Tokens of a prompt and its answer together."
+        "--max-context",
+        metavar="N",
+        min=1,
+        rich_help_panel=RUN,
+        help="Tokens of a prompt and its answer together. Not given: what the checkpoint says.",
     ),
 ]
 PrefixCache = Annotated[
@@ -170,11 +216,24 @@ Adapter = Annotated[
 ]
 MaxAdapters = Annotated[
     int | None,
-    typer.Option("--max-adapters", metavar="N", min=1, rich_help_panel=RUN, help="Adapters that run at once."),
+    typer.Option(
+        "--max-adapters",
+        metavar="N",
+        min=1,
+        rich_help_panel=RUN,
+        help="Adapters that run at once. Not given: 8 with --adapter, else none.",
+    ),
 ]
 MaxAdapterRank = Annotated[
     int | None,
-    typer.Option("--max-adapter-rank", metavar="R", min=1, max=64, rich_help_panel=RUN, help="Of any of them."),
+    typer.Option(
+        "--max-adapter-rank",
+        metavar="R",
+        min=1,
+        max=64,
+        rich_help_panel=RUN,
+        help="Of any of them. Not given: that of --adapter, or 64.",
+    ),
 ]
 
 Ray = Annotated[
@@ -186,7 +245,7 @@ Replicas = Annotated[
         "--replicas",
         metavar="N|MIN:MAX",
         rich_help_panel=FLEET,
-        help="Engines of --ray; two numbers: as many as asked for.",
+        help="Engines of --ray; with two numbers as many as requests need. Not given: 1.",
     ),
 ]
 
@@ -226,6 +285,8 @@ def serve(
     replicas: Replicas = None,
 ) -> int:
     """Serve a model over HTTP with the routes of the Moondream service and OpenAI's chat completions.
+
+    A browser at the same address has a playground.
 
     Every setting, also those without a flag, can come from a variable GAPLESS_NAME or a line of the --config file.
     """
