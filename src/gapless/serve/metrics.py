@@ -197,7 +197,7 @@ class Sheet:
         for name, count, words in (
             ("rules", float(counts.asked), "Requests with a rule for their answer."),
             ("rules_compiled", counts.compiled, "Rules that were compiled; the others were known."),
-            ("rules_refused", counts.refused, "Requests whose rule was wrong or too large, or came when too many waited."),
+            ("rules_refused", counts.refused, "Requests whose rule was wrong, too large, or one too many."),
             ("rule_compile_seconds", counts.compile_ms / 1e3, "Seconds that tables took to compile."),
         ):
             counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
