@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import gapless
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -32,3 +34,10 @@ def test_modules_and_folders_named_in_passing_exist(page: Path) -> None:
     roots = (ROOT, ROOT / "src" / "gapless")
     missing = [name for name in names if not any((root / name).exists() for root in roots)]
     assert not missing
+
+
+def test_all_that_is_counted_is_told() -> None:
+    """A name ends where a word does, so that `pictures_held_bytes` does not tell `pictures_held`."""
+    told = set(re.findall(r"\w+", "".join(page.read_text() for page in PAGES)))
+    with gapless.load("glint", device="cpu", max_rows=1) as vlm:
+        assert not vlm.stats().keys() - told
