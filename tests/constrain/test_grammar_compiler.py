@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import os
+import signal
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -101,6 +103,48 @@ def test_one_that_is_cancelled_is_not_compiled_and_the_others_are(compiler):
     with pytest.raises(CancelledError):
         gone.result()
     assert compiler.compiled == count + 2
+
+
+def test_those_that_are_cancelled_take_nobodys_place(compiler, monkeypatch):
+    monkeypatch.setattr(compiler, "_most_waiting", 3)
+    with held(compiler):
+        while compiler._jobs:
+            time.sleep(0.001)
+        waiting = [compiler.submit(Grammar.regex(f"w{i}")) for i in range(3)]
+        same = compiler.submit(Grammar.regex("w1"))
+        with pytest.raises(TooManyGrammars, match="3 grammars wait"):
+            compiler.submit(Grammar.regex("w3")).result(0)
+        assert all(waiting[i].cancel() for i in (0, 1))
+        after = [compiler.submit(Grammar.regex(word)) for word in ("w4", "w2")]
+        with pytest.raises(TooManyGrammars):
+            compiler.submit(Grammar.regex("w0")).result(0)
+        for _ in range(500):  # as often as anybody likes
+            assert after[0].cancel()
+            after[0] = compiler.submit(Grammar.regex(f"x{next(NUMBERS)}"))
+        assert len(compiler._jobs) == 3
+    for future in (waiting[2], same, *after):
+        assert isinstance(future.result(WAIT), TokenTable)
+    assert not compiler._jobs
+
+
+def test_a_process_that_ended_while_it_had_nothing_to_do_is_replaced_in_silence(compiler):
+    compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")).result(WAIT)
+    before = compiler._child
+    os.kill(before._process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, before._process.pid, os.WEXITED | os.WNOWAIT)
+    assert isinstance(compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")).result(WAIT), TokenTable)
+    assert compiler._child is not before and before.over
+
+
+def test_a_defect_of_the_line_ends_one_grammar_and_not_the_compiler(compiler, monkeypatch):
+    def broken(child, *arguments, **options):
+        raise ValueError("no such message")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(compiler._child), "ask", broken)
+        with pytest.raises(RequestFailed, match="no such message"):
+            compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")).result(WAIT)
+    assert isinstance(compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")).result(WAIT), TokenTable)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ way to everything else on the machine, and is killed when a grammar takes too lo
 
 Invariants: a grammar is compiled once, however many ask for it, and an error goes to all who asked; what is kept is
 bounded in bytes, what waits and what is known to be refused in number; a caller who cancels is taken off, and a grammar
-that nobody waits for any more is not begun; after `close` every future is done.
+that nobody waits for any more is not begun and takes nobody's place; after `close` every future is done.
 """
 
 from __future__ import annotations
@@ -120,6 +120,12 @@ class _Job:
     def __init__(self, key: Key, grammar: Grammar) -> None:
         self.key, self.grammar = key, grammar
         self.waiting: list[Future[Rule]] = []
+        self.begun = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return any(not future.cancelled() for future in self.waiting)
 
 
 class Compiler:
@@ -143,8 +149,8 @@ class Compiler:
         self._on_host = installed() if on_host is None else on_host
         self._lock = Lock()
         self._cache, self._refusals = TableCache(cache_bytes), Refusals()
-        self._jobs: dict[Key, _Job] = {}
-        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: dict[Key, _Job] = {}  # in their order, the one that is begun among them
+        self._goes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each job that was entered, False to end
         self._thread: threading.Thread | None = None
         self._closed = False
         self._child: _Child | None = None
@@ -188,9 +194,11 @@ class Compiler:
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= self._most_waiting:
+                self._jobs = {key: job for key, job in self._jobs.items() if job.begun or job.wanted}
+            if len(self._jobs) >= self._most_waiting:
                 return TooManyGrammars(f"{len(self._jobs)} grammars wait to be compiled; ask again later")
             job = self._jobs[key] = _Job(key, grammar)
-            self._todo.put(job)
+            self._goes.put(True)
         job.waiting.append(future)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gapless-grammars", daemon=True)
@@ -204,29 +212,32 @@ class Compiler:
             child, thread = self._child, self._thread
         if child is not None:
             child.kill()
-        self._todo.put(None)
+        self._goes.put(False)
         if thread is not None:
             thread.join()
 
     def abandon(self) -> None:
         """The same soon, without waiting for it or for a lock: for destructors, which run anywhere."""
         self._closed = True
-        self._todo.put(None)
+        self._goes.put(False)
 
     def _run(self) -> None:
-        while (job := self._todo.get()) is not None:
-            if self._wanted(job):
+        while self._goes.get():
+            if (job := self._next()) is not None:
                 self._finish(job, self._compiled(job.grammar))
         if self._child is not None:
             self._child.kill()
 
-    def _wanted(self, job: _Job) -> bool:
-        """Whether somebody still waits for it; if not, it is over."""
+    def _next(self) -> _Job | None:
+        """Begin the first job that somebody still waits for; those before it are over. None if there is none."""
         with self._lock:
-            wanted = any(not future.cancelled() for future in job.waiting)
-            if not wanted:
+            while self._jobs:
+                job = next(iter(self._jobs.values()))
+                if job.wanted:
+                    job.begun = True
+                    return job
                 del self._jobs[job.key]
-            return wanted
+        return None
 
     def _finish(self, job: _Job, result: Rule | GaplessError) -> None:
         with self._lock:
@@ -264,7 +275,7 @@ class Compiler:
         try:
             child = self._process()
             result = child.ask(grammar, self._timeout, on_host=on_host)
-        except (OSError, EOFError) as error:
+        except Exception as error:  # most likely the line's end; whatever it is, those who come after are served
             self._drop()
             with self._lock:
                 gone = CompilerGone(f"the process that compiles rules ended ({error!r}); ask again")
@@ -275,6 +286,8 @@ class Compiler:
         return result
 
     def _process(self) -> _Child:
+        if self._child is not None and self._child.over:  # killed while it had nothing to do: no grammar's fault
+            self._drop()
         if self._child is None:
             child = _Child()
             with self._lock:
@@ -326,6 +339,11 @@ class _Child:
             return HostGrammar(text, self._vocabulary, seconds)
         kind, message, param = answer
         return _ERRORS.get(kind, RequestFailed)(message, param=param)
+
+    @property
+    def over(self) -> bool:
+        """It has ended, by itself or by another's hand."""
+        return self._process.poll() is not None
 
     def kill(self) -> None:
         """End it, whatever it does. May be called again."""
