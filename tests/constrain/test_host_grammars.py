@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -210,6 +211,42 @@ def test_a_grammar_that_is_too_long_is_refused():
     wide = {"enum": [f"{i} {'x' * 990}" for i in range(1_100)], "default": {"$ref": "#"}}
     with pytest.raises(NotATable, match="characters"):
         host_grammar(Grammar.json_schema(wide), glint())
+
+
+def chained(i):
+    """Its own kind in a list, the next kind, and forty members more."""
+    few = {f"k{n}": {"const": 1} for n in range(40)}
+    own, following = {"type": "array", "items": {"$ref": f"#/$defs/d{i}"}}, {"$ref": f"#/$defs/d{(i + 1) % 12}"}
+    return {"type": "object", "properties": {**few, "own": own, "next": following}, "additionalProperties": False}
+
+
+DEEP = (
+    {"required": [f"k{i}" for i in range(900)]},
+    {"properties": {f"k{i}": {"const": 1} for i in range(300)}, "additionalProperties": {"$ref": "#"}},
+    {"type": "array", "prefixItems": [{"type": "null"}] * 2_000},
+    {"$defs": {f"d{i}": chained(i) for i in range(12)}, "$ref": "#/$defs/d0"},
+)
+
+
+@pytest.mark.parametrize("schema", DEEP, ids=["required", "optional", "items", "references"])
+def test_a_grammar_that_is_too_deep_for_a_stack_is_refused(schema):
+    """Reading it would end the process, which no error can tell of."""
+    with pytest.raises(NotATable, match="parts of it lie within one another, and 400 may"):
+        host_grammar(Grammar.json_schema(schema), glint())
+
+
+def test_what_is_nearly_too_deep_is_read_on_a_small_stack():
+    shallow = {"properties": {f"k{i}": {"const": 1} for i in range(180)}, "additionalProperties": {"$ref": "#"}}
+    hosts = [host_grammar(Grammar.json_schema({"required": [f"k{i}" for i in range(350)]}), glint())]
+    hosts.append(host_grammar(Grammar.json_schema(shallow), glint()))
+    before, masks = threading.stack_size(2 * 2**20), []
+    try:
+        reader = threading.Thread(target=lambda: masks.extend(Guides().guide(host).mask() for host in hosts))
+        reader.start()
+    finally:
+        threading.stack_size(before)
+    reader.join()
+    assert [mask.any() for mask in masks] == [True, True]
 
 
 def test_what_is_kept_of_grammars_is_bounded():

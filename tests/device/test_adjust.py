@@ -127,7 +127,7 @@ def test_what_is_broken_stays_broken_whatever_is_banned():
     assert not bool(torch.isfinite(logits[0, 8:10]).any()) and not bool((logits[0, 8:10] == -math.inf).any())
 
 
-def test_the_host_knows_which_rows_are_adjusted_in_this_life():
+def test_the_host_knows_which_rows_are_adjusted_and_ruled_in_this_life():
     needs, rng = Needs(DeviceTable(TABLE, CPU), 5), random.Random(1)
     starts = [prefill(row).start for row in (1, 2, 3)]
     needs.begin(replace(starts[0], adjustment=NONE))
@@ -137,3 +137,7 @@ def test_the_host_knows_which_rows_are_adjusted_in_this_life():
     assert needs.masked(np.array([2])) == MASKED
     needs.begin(starts[0])
     assert not needs.kind(np.array([1, 2])).adjusted
+    needs.begin(replace(starts[2], grammar=1))
+    assert needs.kind(np.array([2, 3])).ruled and not needs.kind(np.array([1, 2])).ruled
+    needs.begin(starts[2])
+    assert not needs.kind(np.array([2, 3])).ruled

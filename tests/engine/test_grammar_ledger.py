@@ -103,6 +103,17 @@ def test_what_nobody_holds_is_not_given_back():
         pool.give_back(seated)
 
 
+def test_a_gap_that_is_just_large_enough_is_used():
+    pool = GrammarPool(3, SIZES[2] + SIZES[1] + SIZES[2])
+    first, _ = pool.lease(KNOWN[1])
+    between, _ = pool.lease(KNOWN[2])
+    last, _ = pool.lease(drawn_table(9, 16, 4, 4))
+    assert (between.first, last.first, last.end) == (SIZES[1], SIZES[1] + SIZES[2], pool.numbers)
+    pool.give_back(between)
+    again, brings = pool.lease(drawn_table(8, 16, 4, 4))
+    assert brings and (again.first, again.end) == (first.end, last.first)
+
+
 LIMITS = DeviceLimits(9, 99, 4, 160, 13, 2, 64, grammars=2, grammar_numbers=600)
 TABLE = tables()[3]
 
@@ -119,7 +130,7 @@ TABLE = tables()[3]
     ],
 )
 def test_what_can_never_be_ruled_is_refused_with_numbers(changed, limits, error, words):
-    check_grammar(replace(ask(1, max_tokens=12), grammar=TABLE), LIMITS)
+    check_grammar(replace(ask(1, max_tokens=12), grammar=TABLE), replace(LIMITS, grammar_numbers=TABLE.numbers))
     most = {key: value for key, value in changed.items() if key == "max_tokens"}
     request = replace(ask(1, **{"max_tokens": 12, **most}), grammar=TABLE)
     request = replace(request, **{key: value for key, value in changed.items() if key not in most})

@@ -134,6 +134,8 @@ class Referee:
         if life is not None and life.start is not None:
             if (prefill.position, start) != (life.base, life.start):
                 raise broken("I5", f"{ref} goes on at {prefill.position} with {start}, not at {life.base}")
+            if prefill.grammar is not None or prefill.adapter is not None:
+                raise broken("I5", f"{ref} brings what an earlier part of its prompt has brought")
             self.pages.more(prefill)
             life.base += len(prefill.ids)
             return
@@ -310,10 +312,14 @@ class Referee:
             self._commit(self.lives[record.ref], record)
 
     def wait_failed(self, step: Step) -> None:
-        """The step failed on the device: its rows are lost."""
+        """The step failed on the device: its rows are lost, and those whose token tables it should have brought."""
         for ref in self._find(step).ready:
             self.lives[ref].committed += 1
             self.lives[ref].ended = self.lives[ref].lost = True
+        brought = {prefill.start.grammar for prefill in step.prefills if prefill.grammar is not None}
+        for life in self.lives.values():
+            if life.start is not None and life.start.grammar in brought:
+                life.ended = life.lost = True
         self._unload(step, lost=True)
         self._retire(step, well=False)
 

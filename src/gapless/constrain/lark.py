@@ -10,6 +10,9 @@ tree's distinct parts are.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from gapless.constrain.cycles import Expressions, solve
 from gapless.constrain.language import (
     EMPTY,
@@ -30,13 +33,17 @@ from gapless.constrain.rules import Ruled
 
 MOST_CHARACTERS = 2**20
 """Of a grammar's text."""
+MOST_DEPTH = 400
+"""Names of which each leads to the next. An engine follows them on its stack, up to four KiB for each, and where the
+stack of a thread ends the whole process does: it may be two MiB."""
+_NAME = re.compile(r"\b(?:T|part|rule)\d+\b")
 _HEADER = '%llguidance {"no_forcing": true, "allow_invalid_utf8": true}'
 """Any way to cut a text into tokens is allowed, as in tables; bytes are what they are."""
 _NOTHING = '""'
 
 
 def lark(tree: Node | Ruled) -> str:
-    """The grammar. Raises `NotATable` for one that would be too long."""
+    """The grammar. Raises `NotATable` for one that would be too long, or too deep."""
     writer = _Writer()
     if isinstance(tree, Ruled):
         for number, body in tree.rules.items():
@@ -45,7 +52,33 @@ def lark(tree: Node | Ruled) -> str:
     else:
         start = writer.terminal(tree)
     writer.define("start", start)
+    if (depth := _depth(writer.lines)) > MOST_DEPTH:
+        raise NotATable(
+            f"the rule is too large: {depth} parts of it lie within one another, and {MOST_DEPTH} may; it has too many "
+            "properties or items that are each named"
+        )
     return "\n".join([_HEADER, *writer.lines, ""])
+
+
+def _depth(lines: Sequence[str]) -> int:
+    """How deep an engine goes from the last line: as names lie within one another, or as it comes to rules, which may
+    lead back, one after the other."""
+    leads: dict[str, list[str]] = {}
+    depths: dict[str, int] = {}
+    for line in lines:
+        name, _, expression = line.partition(": ")
+        leads[name] = _NAME.findall(expression)
+        depths[name] = 1 + max((depths.get(other, 0) for other in leads[name]), default=0)
+    deepest, seen, path = max(depths.values()), set[str](), [iter(leads[name])]
+    while path:
+        other = next(path[-1], None)
+        if other is None:
+            path.pop()
+        elif other in leads and other not in seen:
+            seen.add(other)
+            path.append(iter(leads[other]))
+            deepest = max(deepest, len(path))
+    return deepest
 
 
 class _Writer:
