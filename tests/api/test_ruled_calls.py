@@ -52,7 +52,7 @@ def says(vlm, question="What?", **options):
         ({"json_object": False}, lambda text: text == "free"),
         ({"choice": None, "regex": "x+"}, re.compile("x+").fullmatch),
     ],
-    ids=str,
+    ids=["choice", "regex", "schema", "object", "no object", "only one"],
 )
 @pytest.mark.parametrize("reasoning", [False, True])
 def test_every_answer_is_as_its_rule_says(vlm, settings, fits, reasoning):
