@@ -19,6 +19,8 @@ from math import lcm
 from gapless.constrain.digits import Bound
 from gapless.errors import InvalidRequest
 
+MOST_LISTED = 16
+"""Names that are declared because they are listed: each has a value of its own in the table, and ways past it."""
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
@@ -122,15 +124,22 @@ def merge(one: Flat, other: Flat) -> Flat:
 
 def declared(flat: Flat, names: list[Flat]) -> Flat:
     """An object whose members' `names` are listed ones, as one that declares these: each comes once at most, and all
-    have an end. The same object where they are not listed, or are counted otherwise than one by one."""
-    listed = [value for name in names for value in name.values or () if isinstance(value, str)]
-    counted = flat.least_members not in (0, 1, len(listed)) or (
-        flat.most_members is not None and flat.most_members < len(listed)
-    )
-    if flat.more is None or counted or not listed or any(name.values is None for name in names):
+    have an end. The same object where more is said of the names, or members are counted otherwise than one by one."""
+    if flat.more is None or not all(_lists_texts(name) for name in names):
         return flat
-    further = {name: flat.more for name in listed if name not in flat.properties}
-    return replace(flat, properties={**flat.properties, **further}, more=None)
+    listed = {value for name in names for value in name.values or () if isinstance(value, str)}
+    counted = flat.least_members not in (0, 1, len(listed)) or (flat.most_members or len(listed)) < len(listed)
+    if counted or len(listed) > MOST_LISTED or not listed.issuperset(flat.required):
+        return flat
+    order = [*flat.properties, *(value for name in names for value in name.values or ())]
+    properties = {name: flat.property(name) for name in order if isinstance(name, str) and name in listed}
+    return replace(flat, properties=properties, more=None, names=())
+
+
+def _lists_texts(name: Flat) -> bool:
+    """Whether a name is one of some and nothing else is said of it."""
+    strings = name.values is not None and (name.types is None or "string" in name.types)
+    return strings and replace(name, types=None, values=None, pointer="", speaks=frozenset()) == Flat()
 
 
 def smaller(one: int | None, other: int | None) -> int | None:

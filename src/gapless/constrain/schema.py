@@ -270,6 +270,8 @@ class _Schema:
             return NEVER
         each = [lengths(text) for text in texts if text != NEVER]
         ends = [most for _, most in each if most is not None]
+        if any(most < flat.shortest for most in ends):
+            return NEVER
         shortest = flat.shortest if all(least < flat.shortest for least, _ in each) else 0
         longest = flat.longest if flat.longest is not None and all(most > flat.longest for most in ends) else None
         if shortest or longest is not None or not written:
