@@ -9,7 +9,7 @@ from multiprocessing import Pipe
 import pytest
 
 from gapless.bench.fleet import main, plan, ratios
-from gapless.bench.fleet_engine import Ask, Done
+from gapless.bench.fleet_engine import Ask, Done, length
 from gapless.bench.fleet_load import REPEATS, Phase, Routed, picture_of
 
 
@@ -33,6 +33,12 @@ def test_every_stretch_of_requests_has_as_many_new_pictures():
         seen.add(picture)
     for start in range(REPEATS * 3 * apart, 1600, 7):
         assert abs(sum(new[start : start + 40]) - 10) <= 1
+
+
+def test_answers_are_of_many_lengths():
+    lengths = [length(number, 32) for number in range(3300)]
+    assert set(lengths) == set(range(16, 49)) and sum(lengths) / len(lengths) == pytest.approx(32, abs=0.2)
+    assert length(5, 1) in (1, 2) and length(0, 1) == 1
 
 
 def phase(engines, count, seconds=2.0):

@@ -198,8 +198,13 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda", choices=("cuda", CPU))
     parser.add_argument("--model", default="moondream-2", help="a size of random weights; on a CPU a model's name")
     parser.add_argument("--rows", type=int, default=64, help="requests that run at once in an engine")
-    parser.add_argument("--callers", type=int, default=64, help="requests open at each engine")
-    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    parser.add_argument(
+        "--callers",
+        type=int,
+        default=96,
+        help="requests open at each engine on average: more than rows, so none are free",
+    )
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer on average")
     parser.add_argument("--pictures", type=int, default=3000, help="different ones")
     parser.add_argument("--slack", type=int, default=SLACK, help="see api.affinity")
     parser.add_argument("--settle", type=float, default=5.0, help="seconds at most before counting begins")

@@ -23,11 +23,13 @@ PAGE_SIZE = 16
 PAGES_EACH = 192
 """Pages for each row on a GPU: a running request has about 50, the rest keeps pictures for those who ask again."""
 CPU = "cpu"
+_MIX = 2654435761
+"""Knuth's multiplier: neighbours get lengths far apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine is made of. `tokens`: of every answer."""
+    """What an engine is made of. `tokens`: of an answer on average, see `length`."""
 
     model: str
     device: str
@@ -95,6 +97,12 @@ def open_engine(sizes: Sizes, compiled: Event) -> VLM:
     return assemble(loaded, device, table, config, ImageLimits(), getattr(device, "plan", None))
 
 
+def length(number: int, mean: int) -> int:
+    """Tokens of the answer to request `number`: half to one and a half times as many as on average. Answers of one
+    length would end together, and so would those that take their places."""
+    return max(1, mean // 2 + number * _MIX % 2**32 % (mean + 1))
+
+
 async def _answer(pipe: Connection, vlm: AsyncVLM, sizes: Sizes) -> None:
     loop, asked = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
@@ -112,7 +120,7 @@ async def _answer(pipe: Connection, vlm: AsyncVLM, sizes: Sizes) -> None:
     running: set[asyncio.Task[None]] = set()
     while (message := await asked.get()) is not None:
         if isinstance(message, Ask):
-            task = asyncio.ensure_future(_one(pipe, vlm, message, sizes.tokens))
+            task = asyncio.ensure_future(_one(pipe, vlm, message, length(message.number, sizes.tokens)))
             running.add(task)
             task.add_done_callback(running.discard)
         else:
