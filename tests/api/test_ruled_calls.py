@@ -5,8 +5,9 @@ import json
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -14,12 +15,13 @@ import pydantic
 import pytest
 from tests.api.walking import walking
 
+from gapless.api import rules
 from gapless.api.aio import AsyncVLM
 from gapless.api.rules import Rules
 from gapless.constrain import compiler
 from gapless.constrain.compiler import CompilerGone
 from gapless.errors import EngineClosed, InvalidRequest, RequestTimeout, UnreadableAnswer
-from gapless.records import HostGrammar
+from gapless.records import HostGrammar, Sampling
 from gapless.skills.rules import MOST_BYTES
 
 SLOW = ".*a.{9}"
@@ -306,6 +308,18 @@ def test_a_model_that_is_dropped_takes_its_compiler_with_it():
     del vlm
     thread.join(30)
     assert not thread.is_alive() and child._process.wait(30) is not None
+
+
+def test_who_gives_up_takes_its_wish_back_and_the_shortest_answer_must_just_fit(vlm):
+    ask, late = SimpleNamespace(timeout=0.0, sampling=Sampling(max_tokens=4)), Future()
+    with pytest.raises(RequestTimeout, match="while its rule was compiled"):
+        rules.wait(late, ask, 0.0)
+    assert late.cancelled()
+    table = SimpleNamespace(fewest=4)
+    assert rules.fitting(table, ask) is table
+    table.fewest = 5
+    with pytest.raises(InvalidRequest, match="takes 5 tokens with its end, and max_tokens is 4"):
+        rules.fitting(table, ask)
 
 
 def test_a_compiler_that_is_killed_is_told_to_who_waits_and_the_next_one_works(vlm, monkeypatch):

@@ -127,6 +127,27 @@ def test_those_that_are_cancelled_take_nobodys_place(compiler, monkeypatch):
     assert not compiler._jobs
 
 
+def test_one_that_is_begun_keeps_its_place_though_nobody_waits_for_it(compiler, monkeypatch):
+    compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")).result(WAIT)
+    gate, begun, ask = threading.Event(), threading.Event(), type(compiler._child).ask
+
+    def slow(child, *arguments, **options):
+        begun.set()
+        gate.wait(WAIT)
+        return ask(child, *arguments, **options)
+
+    monkeypatch.setattr(type(compiler._child), "ask", slow)
+    monkeypatch.setattr(compiler, "_most_waiting", 2)
+    grammar = Grammar.regex(f"a{next(NUMBERS)}")
+    first = compiler.submit(grammar)
+    assert begun.wait(WAIT) and first.cancel()
+    gone = compiler.submit(Grammar.regex(f"a{next(NUMBERS)}"))
+    assert gone.cancel()
+    last, again = compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")), compiler.submit(grammar)
+    gate.set()
+    assert isinstance(last.result(WAIT), TokenTable) and isinstance(again.result(WAIT), TokenTable)
+
+
 def test_a_process_that_ended_while_it_had_nothing_to_do_is_replaced_in_silence(compiler):
     compiler.submit(Grammar.regex(f"a{next(NUMBERS)}")).result(WAIT)
     before = compiler._child

@@ -76,6 +76,13 @@ def test_a_small_table_in_full():
         TokenWalker(found).advance(2)
 
 
+def test_the_end_may_be_any_id_and_its_bytes_are_no_text():
+    end_last = Vocabulary([b"a", b"b", b"x", b"a"], 3)
+    walker = TokenWalker(table("xa?", end_last))
+    assert allowed(walker) == [2] and not walker.advance(2)
+    assert allowed(walker) == [0, 3] and walker.advance(3)
+
+
 def test_a_token_may_end_within_a_character():
     walker = TokenWalker(table("é+"))
     assert allowed(walker) == [8, 10]

@@ -10,15 +10,19 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from tests.fakes.drawn_tables import drawn_table
 from tests.kernels.drawn_rows import Scene, scene
 from torch import Tensor
 
+from gapless.device.grammars import DeviceGrammars, packed
 from gapless.device.packet import Asked, Count, Real
 from gapless.device.quick_rows import COLUMNS, MARKS
 from gapless.device.sampler import uniform
 from gapless.device.tail import KINDS, MASKED, RULED, TailKind
 from gapless.kernels.triton import nucleus_jit, sampler_jit
 from gapless.kernels.triton.rows import TritonRows
+from gapless.records import DeviceLimits, GrammarLoad, TokenTable
+from gapless.token_table import END, FORBIDDEN
 
 CPU = torch.device("cpu")
 KERNELS = TritonRows(COLUMNS, MARKS)
@@ -66,6 +70,27 @@ def test_rules_move_rows_on_and_forbid_what_leaves_no_room() -> None:
     assert len(ruled) > 8 and moved > 4
     assert bool((counts[:, Count.GRAMMAR_STATE] < spans[counts[:, Count.GRAMMAR], 2].clamp(min=1)).all())
     assert int((lines[:, 4] >= 0).sum()) > 12
+
+
+def test_rows_keep_to_what_their_table_leaves_room_for_however_many_kinds_it_has() -> None:
+    """Every state of a table whose classes have high numbers, one state that it lacks, and every number of tokens."""
+    drawn, between = drawn_table(5, 64, 9, 6), 33_000
+    gap = np.full((drawn.states, between), FORBIDDEN, np.int16)
+    following = np.concatenate([drawn.following[:, :2], gap, drawn.following[:, 2:]], axis=1)
+    classes = np.where(drawn.classes > END, drawn.classes + between, drawn.classes).astype(np.uint16)
+    table = TokenTable(classes, following, drawn.distance, drawn.forced)
+    of, places = scene(7, 64, 40, CPU), [(s, n) for s in (*range(9), 20_000) for n in range(1, 6)]
+    limits = DeviceLimits(2, 2, 4, 8, 1, 1, 64, grammars=1, grammar_numbers=table.numbers + 3)
+    of.grammars = DeviceGrammars(limits, of.table, CPU)
+    of.grammars.load(1, 3, torch.from_numpy(packed(GrammarLoad(table, 3))))
+    counts, moved = of.store.counts, 0
+    counts[:, Count.STATE], counts[1:, Count.DONE], counts[1:, Count.GRAMMAR] = 0, 0, 1
+    of.batch.asked[:-2] = Asked.SAMPLE
+    for first in range(0, len(places), 25):
+        for row, (state, left) in zip(of.batch.rows[:-2].tolist(), places[first : first + 38], strict=False):
+            counts[row, Count.GRAMMAR_STATE], counts[row, Count.LEFT] = state, left
+        moved += int((same(of, RULED[0])[:, 4] >= 0).sum())
+    assert moved > 50
 
 
 def alone(logits: Tensor, temperature: float, top_p: float, seed: int) -> Tensor:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is n
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "which", "count"),
-    [("sampler", "not slow", 9), ("sampler", "slow", 19), ("adjust", "slow or not slow", 8)],
+    [("sampler", "not slow", 10), ("sampler", "slow", 19), ("adjust", "slow or not slow", 8)],
     ids=["quick", "slow", "adjusted"],
 )
 def test_sampling_is_right_when_interpreted(kernels: str, which: str, count: int) -> None:
