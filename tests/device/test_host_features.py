@@ -76,8 +76,10 @@ def test_what_was_kept_comes_back_and_vision_is_skipped(room):
         shown = picture(which)
         right = HashModel.encode_picture(model, torch.from_numpy(shown.crops), shown.tiling)
         assert torch.equal(kept(device)[slot], right)
-    again = [rig.seq(ids=(9, n), picture=picture(which)) for n, which in ((4, 1), (5, 2), (6, 1))]
-    rig.once(step_of(rig, again, [HostPlace(1, True), HostPlace(2, True), HostPlace(1, True)]), again)
+    again = [
+        rig.seq(ids=(9, n), picture=picture(which)) for n, which in ((4, 1), (5, 2), (6, 1))
+    ]  # the last has no place of its own
+    rig.once(step_of(rig, again, [HostPlace(1, True), HostPlace(2, True), None]), again)
     assert model.encoded == 2
     rig.play([*first, *again], 2)
     assert [seq.tokens for seq in (*first, *again)] == [expected(seq) for seq in (*first, *again)]

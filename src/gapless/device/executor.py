@@ -24,7 +24,7 @@ from gapless.device.grammars import packed
 from gapless.device.packet import SCRAP_PAGE, Layout, Packet, Words, check_step, demand, ready_of, write_head
 from gapless.device.pictures import Shown
 from gapless.device.program import Program, new_lines
-from gapless.device.prompt import Prompt, Sight, prompt_words, shown_by, sights_of, write_prompt
+from gapless.device.prompt import Prompt, Sight, prompt_words, shown_by, sights_of, there_for, write_prompt
 from gapless.device.tail import Needs
 from gapless.errors import InvariantBroken
 from gapless.models.base import Model
@@ -130,21 +130,19 @@ class Executor:
             self.program.load_adapter(prefill)
             if prefill.grammar is not None:
                 self.program.load_grammar(prefill, torch.from_numpy(packed(prefill.grammar)))
-        made = dict(zip(work.digests, self.program.embed(work.pictures, self.program.encode_crops, _read), strict=True))
+        made = {digest: self.kept[slot] for digest, slot in there_for(work.step).items()}
+        fresh = self.program.embed(work.pictures, self.program.encode_crops, _read)
+        made |= dict(zip(work.digests, fresh, strict=True))
         for i, (prefill, words) in enumerate(zip(work.step.prefills, work.prompts, strict=True)):
-            pictures = [self._picture(made.get(of.digest), place) for of, place in shown_by(prefill)]
+            pictures = [self._picture(made[of.digest], place) for of, place in shown_by(prefill)]
             own = Prompt.of(prefill, torch.from_numpy(words))
             self.program.prompt(i, prefill, own, pictures, self._layout.max_pages)
 
-    def _picture(self, found: torch.Tensor | None, place: HostPlace | None) -> torch.Tensor:
-        """Embeddings of a picture: made in this step, and kept if there is a place for them, or kept from before."""
-        if place is None:
-            assert found is not None
-            return found
-        kept = self.kept[place.slot]
-        if found is not None and not place.there:
-            kept.copy_(found)
-        return kept if found is None else found
+    def _picture(self, found: torch.Tensor, place: HostPlace | None) -> torch.Tensor:
+        """Embeddings of a picture, made in this step or kept from before; kept from now on if there is a place."""
+        if place is not None and not place.there:
+            self.kept[place.slot].copy_(found)
+        return found
 
     def _deliver(self, work: Work) -> None:
         sent = work.sent
