@@ -3,12 +3,14 @@
 import json
 import threading
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 
-from gapless.bench.fleet import main, plan, ratios
+from gapless.bench.fleet import FleetBench, main, options, plan, ratios
 from gapless.bench.fleet_engine import Ask, Done, length
 from gapless.bench.fleet_load import REPEATS, Phase, Routed, picture_of
 
@@ -42,9 +44,8 @@ def test_answers_are_of_many_lengths():
 
 
 def phase(engines, count, seconds=2.0):
-    return Phase(
-        engines, seconds, tuple(float(n) for n in range(count)), 5 * count, count // 2, 3, 4, {"0": count}, {"0": 0.25}
-    )
+    latencies = tuple(float(n) for n in range(count))
+    return Phase(engines, seconds, latencies, 5 * count, count // 2, 3, 4, {"0": count}, {"0": 0.25}, 7)
 
 
 def test_a_ratio_is_that_of_means():
@@ -122,12 +123,23 @@ def test_two_engines_of_processes_on_the_cpu(tmp_path, capsys):
         "2",
         "--tokens",
         "3",
-        "--pictures",
-        "80",
     ]
-    words += ["--pictures", "80", "--settle", "0.5", "--seconds", "1.5", "--waves", "1"]
+    words += ["--pictures", "900", "--settle", "0.5", "--seconds", "1.5", "--waves", "1"]
     assert main([*words, "--out", str(out)]) == 0
     report = json.loads(out.read_text())
     assert [row["gpus"] for row in report["rows"]] == [1, 2] and set(report["ratio"]) == {"1", "2"}
     assert all(row["requests"] > 0 for row in report["rows"]) and set(report["start_seconds"]) == {"0", "1"}
     assert "requests/s over those of 1" in capsys.readouterr().out
+
+
+def test_a_phase_that_would_show_the_next_ones_pictures_ends_the_run(monkeypatch):
+    given = options().parse_args(["--gpus", "1", "--waves", "1", "--pictures", "20", "--device", "cpu"])
+    given.words = []
+    bench = FleetBench(given)
+    monkeypatch.setattr(bench, "_members", [SimpleNamespace(name="0", pipe=None)])
+    monkeypatch.setattr(bench, "_pictures", [b""] * 20, raising=False)
+    asked = iter((6, 10, 6, 11))
+    monkeypatch.setattr(Routed, "run", lambda routed, settle, seconds: replace(phase(1, 10), pictures=next(asked)))
+    bench.run()
+    with pytest.raises(ValueError, match=r"asked about 11 pictures and had 10 of its own: .*--pictures 20"):
+        bench.run()

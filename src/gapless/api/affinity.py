@@ -3,8 +3,8 @@
 In: the bytes of a request's body, and how many requests each engine holds. Out: engines in the order in which they are
 to be tried. Pure functions without state, so that routers that know nothing of each other agree. Invariants: the same
 picture prefers the same engine for as long as that is there; when an engine comes or goes, no more pictures change
-theirs than those that it gains or loses; an engine that holds `slack` requests more than the least busy one is not
-preferred.
+theirs than those that it gains or loses; an engine that holds more than `slack` requests over the least busy one, and
+more than twice as many, is not preferred.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Collection, Mapping
 from hashlib import blake2b
 
 SLACK = 16
-"""Requests by which the engine with the picture may be ahead of the least busy one: a GPU's step takes hardly longer
-for them, and to encode a picture anew takes ten steps or more."""
+"""Requests by which the engine with the picture may always be ahead of the least busy one: a GPU's step takes hardly
+longer for them, and to encode a picture anew takes ten steps or more. Where all are busy it may hold twice as many as
+the least busy one: that one has work enough, and would lose more by encoding others' pictures than it gains in rows."""
 _PICTURE = re.compile(rb'"(?:image_url|url)"\s*:\s*"([^"\\]{32,})')
 _NAME = re.compile(rb'"(?:adapter|model)"\s*:\s*"([^"\\]{1,128})"')
 """Both look at JSON without parsing it: bodies are large, and inside a JSON text a quotation mark has a backslash
@@ -59,5 +60,5 @@ def order(
     ranks = {engine: rank for rank, engine in enumerate(ranked(key or str(turn), loads))}
     least = min((load for engine, load in loads.items() if engine not in avoid), default=0)
     favourite = min((engine for engine in loads if engine not in avoid), key=ranks.__getitem__, default=None)
-    kept = favourite if key and favourite is not None and loads[favourite] <= least + slack else None
+    kept = favourite if key and favourite is not None and loads[favourite] <= least + max(slack, least) else None
     return sorted(loads, key=lambda engine: (engine in avoid, engine != kept, loads[engine], ranks[engine]))

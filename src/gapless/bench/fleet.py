@@ -140,15 +140,24 @@ class FleetBench:
             phase = self._phase(engines, number + 1, self._given.settle, self._given.seconds)
             row = phase.row()
             print(f"{row['gpus']} engines: {row['requests_per_s']:.2f} requests/s, {row}", flush=True)
+            if phase.pictures > self._share:
+                raise ValueError(
+                    f"a phase asked about {phase.pictures} pictures and had {self._share} of its own: the next would "
+                    f"find some in caches; give more than --pictures {len(self._pictures)}, or fewer --seconds"
+                )
             save_to(self._given.out)(self.report())
 
     def _phase(self, engines: Sequence[int], number: int, settle: float, seconds: float) -> Phase:
         given = self._given
         pipes = {self._members[at].name: self._members[at].pipe for at in engines}
-        first = number * (len(self._pictures) // (2 + len(plan(self.gpus, given.waves))))
-        phase = Routed(pipes, self._pictures, given.callers, first, given.slack).run(settle, seconds)
+        phase = Routed(pipes, self._pictures, given.callers, number * self._share, given.slack).run(settle, seconds)
         self._phases.append(phase)
         return phase
+
+    @property
+    def _share(self) -> int:
+        """Pictures of each phase, the first that warms up too."""
+        return len(self._pictures) // (1 + len(plan(self.gpus, self._given.waves)))
 
     def report(self) -> dict[str, Any]:
         """All there is so far, ready for JSON."""
@@ -205,7 +214,7 @@ def options() -> argparse.ArgumentParser:
         help="requests open at each engine on average: more than rows, so none are free",
     )
     parser.add_argument("--tokens", type=int, default=32, help="of an answer on average")
-    parser.add_argument("--pictures", type=int, default=3000, help="different ones")
+    parser.add_argument("--pictures", type=int, default=5000, help="different ones, of which no phase shows another's")
     parser.add_argument("--slack", type=int, default=SLACK, help="see api.affinity")
     parser.add_argument("--settle", type=float, default=5.0, help="seconds at most before counting begins")
     parser.add_argument("--seconds", type=float, default=6.0, help="counted in each phase")

@@ -45,6 +45,8 @@ class Phase:
     again: int
     by_engine: Mapping[str, int]
     idle_shares: Mapping[str, float]
+    pictures: int
+    """Different ones that were asked about, those before and after the counted stretch too."""
 
     @property
     def per_second(self) -> float:
@@ -64,6 +66,7 @@ class Phase:
             "latency_p90_ms": round(spread[int(0.9 * (len(spread) - 1))], 1),
             "repeats_at_home_share": round(self.home / max(self.again, 1), 4),
             "cached_request_share": round(self.cached_requests / max(len(self.latencies), 1), 4),
+            "pictures": self.pictures,
             "requests_by_engine": dict(self.by_engine),
             "idle_shares": {name: round(share, 5) for name, share in self.idle_shares.items()},
         }
@@ -116,6 +119,7 @@ class Routed:
             again=sum(again for *_, again, _ in found),
             by_engine=counts,
             idle_shares=idle,
+            pictures=len(self._homes),
         )
 
     def _send(self, loads: dict[str, int]) -> None:

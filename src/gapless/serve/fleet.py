@@ -44,6 +44,7 @@ class FleetSettings(BaseModel):
     look_back: Annotated[float, Field(gt=0)] = 20.0
     """Seconds over which requests are averaged."""
     affinity_slack: Annotated[int, Field(ge=0)] = SLACK
+    """Requests by which the engine with the picture may always be ahead of the least busy one."""
     fronts: Count = 1
     """Processes that take requests and pass them on."""
     gpus: Annotated[float, Field(ge=0, le=64)] | None = None
