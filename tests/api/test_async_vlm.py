@@ -51,6 +51,10 @@ def test_streams_lists_and_encoded_images(vlm, endless, pictures):
         assert isinstance(kept[0], errors.InvalidImage) and "caption" in kept[1]
         with pytest.raises(errors.InvalidImage):
             await a.caption([pictures[0], b""], settings=LONG)
+        late = await a.chat([{"role": "user", "content": "Why?"}], True, {"timeout": 1e-6}, reasoning=True)
+        for _ in range(2):
+            with pytest.raises(errors.RequestTimeout):
+                await late["message"].reasoning()
 
     run(main())
     idle(endless)

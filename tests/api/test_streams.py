@@ -81,6 +81,21 @@ def test_errors_come_before_the_stream_or_in_it(endless, pictures):
     idle(endless)
 
 
+def test_a_reasoning_that_never_ends_is_told_each_time_it_is_asked_for(endless):
+    """Nobody waits for news of a request that is over, whether it failed or its stream was closed."""
+    messages, settings = [{"role": "user", "content": "Why?"}], {"temperature": 0, "max_tokens": 3000}
+    late, closed = (
+        endless.chat(messages, stream=True, reasoning=True, settings=settings | more)["message"]
+        for more in ({"timeout": 1e-6}, {})
+    )
+    closed.close()
+    for stream, error in ((late, errors.RequestTimeout), (closed, errors.RequestCancelled)):
+        for _ in range(2):
+            with pytest.raises(error):
+                within(stream.reasoning, 10)
+    idle(endless)
+
+
 # -- going away ------------------------------------------------------------------------------------------------------
 
 

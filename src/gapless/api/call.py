@@ -64,8 +64,7 @@ class Call:
             return pieces
         if self._stoppable is not None and self._stoppable.over:
             self.finish = self._stopped(self.finish)
-        if self.finish.error is not None:
-            raise self._told(self.finish.error)
+        self.check()
         pieces += self._reader.finish()
         if self._stoppable is not None and self._stoppable.over:  # seen now that no text follows, perhaps
             self.finish = self._stopped(self.finish)
@@ -103,11 +102,15 @@ class Call:
         """The reasoning once it has ended; None before, and for requests without one."""
         return self._reader.reasoning if isinstance(self._reader, QueryReader) else None
 
+    def check(self) -> None:
+        """Raises the request's error if it has ended with one."""
+        if self.finish is not None and self.finish.error is not None:
+            raise self._told(self.finish.error)
+
     def answer(self) -> dict[str, Any]:
         """The answer, why it ended and what it cost; raises the request's error. Only after the finish."""
         assert self.finish is not None
-        if self.finish.error is not None:
-            raise self._told(self.finish.error)
+        self.check()
         found = isinstance(self._reader, GazeReader) and self._reader.found
         ended = FinishReason.STOP if found else self.finish.reason  # one place is all that is asked for: nothing is cut
         reason = ended.value if ended is not None else None

@@ -52,6 +52,14 @@ class _Growing:
     def _ended(self) -> bool:
         return self._closed or self._call.finish is not None
 
+    def _awaits_reasoning(self) -> bool:
+        """Whether more has to be read for the reasoning. Raises the error of a request that ended before it did: no
+        news follows on that."""
+        awaits = self._call.reasons and self._call.reasoning is None
+        if awaits:
+            self._call.check()
+        return awaits
+
     def _check(self, closed: bool) -> None:
         if closed:
             raise RequestCancelled(
@@ -96,7 +104,7 @@ class Stream(_Growing):
 
     def reasoning(self) -> dict[str, Any] | None:
         """Block until the reasoning has ended and return it; None for a request without one."""
-        while self._call.reasons and self._call.reasoning is None:
+        while self._awaits_reasoning():
             self._pieces.extend(self._call.pull())
         return self._call.reasoning
 
@@ -147,7 +155,7 @@ class AsyncStream(_Growing):
 
     async def reasoning(self) -> dict[str, Any] | None:
         """Wait until the reasoning has ended and return it; None for a request without one."""
-        while self._call.reasons and self._call.reasoning is None:
+        while self._awaits_reasoning():
             self._pieces.extend(await self._call.pull())
         return self._call.reasoning
 
