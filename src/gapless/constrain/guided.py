@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from gapless.constrain.guides import STUCK, Guide, Guides
 from gapless.constrain.table import Table, Walker
-from gapless.errors import InvalidRequest
+from gapless.errors import InvalidRequest, RequestFailed
 from gapless.host_grammar import HostGrammar
 from gapless.locks import Lock
 from gapless.records import Mask, Request, RowRef, Token
@@ -138,6 +138,9 @@ class Work:
                 self.serve(order)
             except Exception as error:
                 order.error = error
+            except BaseException as error:  # native code's panics are no `Exception`; this thread has others to serve
+                order.error = RequestFailed(f"the grammar's engine failed ({type(error).__name__}: {error})")
+                order.error.__cause__ = error
             self.notify()
 
     def serve(self, order: _Order) -> None:
