@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tests.api.engine_room import within
 from tests.device.gated import PLAIN, Gated, workers
 from tests.device.rig import REHEARSAL, SPEC, TABLE, Rig, host_device
 from tests.fakes.hash_model import HashModel
@@ -34,6 +36,23 @@ def test_what_cannot_be_blamed_on_a_step_loses_the_device(gated, failure):
     third = rig.launch(rig.decode_step(seqs[:1]), seqs[:1])
     with pytest.raises(DeviceLost):
         device.wait(third, (seqs[0].ref,))
+
+
+def test_rows_that_cannot_be_muted_lose_the_device(gated, monkeypatch):
+    """Nothing is known of them any more; whoever waits is told, now and later."""
+    model, device = gated
+    rig = Rig(device)
+    seqs = [rig.seq(ids=(1, 8 + i), max_tokens=9) for i in range(2)]
+
+    def broken(refs):
+        raise RuntimeError("no row can be reached")
+
+    monkeypatch.setattr(device._streams.executor, "finish", broken)
+    model.failure = ValueError("a broken kernel")
+    steps = [rig.launch(rig.prefill_step([seq], slot=i), [seq]) for i, seq in enumerate(seqs)]
+    for step, seq in zip(steps, seqs, strict=True):
+        with pytest.raises(DeviceLost, match="no row can be reached"):
+            within(partial(device.wait, step, (seq.ref,)))
 
 
 @pytest.mark.parametrize("kind", ["prefill", "decode"])

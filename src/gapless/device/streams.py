@@ -196,17 +196,27 @@ class Streams:
     def _fail(self, flight: HostFlight | None, error: BaseException) -> None:
         """Keep an exception for `wait`; only what cannot be blamed on one step loses the device."""
         if flight is None or isinstance(error, MemoryError | DeviceLost) or not isinstance(error, Exception):
-            self._lost = DeviceLost(f"the CPU device cannot go on: {said(error)}; load the model again")
-            self._lost.__cause__ = error
-            error = self._lost
+            error = self._lose(error)
         elif not isinstance(error, InvariantBroken):
-            self._mute(flight)
+            error = self._mute(flight, error)
         if flight is not None:
             flight.error = error
 
-    def _mute(self, flight: HostFlight) -> None:
-        with torch.inference_mode():
-            self.executor.finish(flight.step.rows)
+    def _mute(self, flight: HostFlight, error: Exception) -> Exception:
+        """The rows of a failed step come back muted from now on; if even that fails, nothing they do is known. What is
+        to be told of the step."""
+        try:
+            with torch.inference_mode():
+                self.executor.finish(flight.step.rows)
+        except Exception as worse:
+            return self._lose(worse)
+        return error
+
+    def _lose(self, error: BaseException) -> DeviceLost:
+        if self._lost is None:
+            self._lost = DeviceLost(f"the CPU device cannot go on: {said(error)}; load the model again")
+            self._lost.__cause__ = error
+        return self._lost
 
     def _copy_out(self, flight: HostFlight, source: Lines, lines: list[int]) -> None:
         began = time.perf_counter()
