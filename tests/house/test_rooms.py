@@ -25,6 +25,7 @@ FLOORS = {
     "records": 0,
     "config": 0,
     "locks": 0,
+    "own_process": 0,
     "kernels": 1,
     "constrain": 1,
     "observe": 1,
@@ -53,6 +54,7 @@ NO_TORCH = (
     "records.py",
     "errors.py",
     "config.py",
+    "own_process.py",
 )
 NO_TORCH += ("engine/", "constrain/", "images/", "skills/", "observe/", "cli/")
 

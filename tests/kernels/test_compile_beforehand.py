@@ -26,6 +26,7 @@ from gapless.kernels.triton.decode import TritonStep
 from gapless.kernels.triton.sparse import TritonSparseStep
 from gapless.kernels.triton.sparse_choices import SparseDims
 from gapless.kernels.triton.table import built_in
+from gapless.own_process import main_of
 
 ROOT = Path(__file__).resolve().parents[2]
 USUAL = built_in((9, 0))
@@ -59,7 +60,7 @@ def test_every_way_that_steps_are_launched_is_compiled_once(step: Any, ran: list
     beforehand.compile_steps(step, BATCHES, 16)
     beforehand.compile_steps(step, BATCHES, 16)
     ((command, jobs),) = ran
-    assert command == ["-m", "gapless.kernels.triton.compile_process", str(min(8, len(jobs)))]
+    assert [sys.executable, *command] == main_of("gapless.kernels.triton.compile_process", str(min(8, len(jobs))))
     ways = {(step.choice(rows), padded(rows)) for rows in BATCHES[:-1]}
     assert {(step.choice(job.rows), padded(job.rows)) for job in jobs} == ways and len(jobs) >= len(ways)
     made = jobs[-1].make(CPU)

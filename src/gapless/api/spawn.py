@@ -8,13 +8,11 @@ other's end as the end of a pair of sockets.
 
 from __future__ import annotations
 
-import json
 import select
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,9 +22,9 @@ import zmq
 from gapless.api import wire
 from gapless.api.arena import Arena
 from gapless.config import Opening
+from gapless.own_process import main_of
 from gapless.weights.progress import Progress
 
-BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
 LEAVE = 10.0
 """Seconds that a process gets to end after its last word, before it is killed."""
 LAST_WORDS = 0.2
@@ -151,7 +149,7 @@ def _start(module: str, words: list[str], handed: tuple[int, ...]) -> subprocess
     before = signal.pthread_sigmask(signal.SIG_BLOCK, wire.PARENTS_SIGNALS)
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", BEGIN.format(module=module), json.dumps(sys.path), *words],
+            main_of(module, *words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=handed,

@@ -11,7 +11,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,22 +20,16 @@ from typing import IO, Any
 from gapless.api.load import Progress
 from gapless.bench.serve_client import Job
 from gapless.bench.serve_load import Run
+from gapless.own_process import command, main_of
 
-BEGIN = """
-import json, os, sys, threading
+SERVER = """
+import os, threading
 def watch():
     os.read(0, 1)
     os._exit(9)
 threading.Thread(target=watch, daemon=True).start()
-sys.path[:] = json.loads(sys.argv.pop(1))
 from gapless.__main__ import run
 sys.exit(run())
-"""
-CLIENTS = """
-import json, sys
-sys.path[:] = json.loads(sys.argv.pop(1))
-from gapless.bench.serve_client import main
-main()
 """
 STARTING = 240.0
 """Seconds that a server gets to load its model."""
@@ -53,7 +46,7 @@ class Served:
         self.log = log
         self.port = 0
         with log.open("wb") as sink:
-            self._process = _python(BEGIN, ["serve", *words, "--port", "0"], sink)
+            self._process = _started(command(SERVER, "serve", *words, "--port", "0"), sink)
 
     def until_ready(self, progress: Progress | None = None) -> None:
         """Wait until it answers. Raises `ChildProcessError` if it ends before, `TimeoutError` if it takes too long."""
@@ -108,7 +101,7 @@ class Clients:
     def __init__(self, log: Path) -> None:
         self.log = log
         with log.open("wb") as sink:
-            self._process = _python(CLIENTS, [], sink, subprocess.PIPE)
+            self._process = _started(main_of("gapless.bench.serve_client"), sink, subprocess.PIPE)
 
     def run(self, job: Job) -> Run:
         """Do a job. Raises `ChildProcessError` with what the clients say went wrong."""
@@ -126,10 +119,9 @@ class Clients:
         _end(self._process)
 
 
-def _python(program: str, words: Sequence[str], err: IO[bytes], out: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-    """A Python of this one's kind and import path; its input stays open as long as this process lives."""
-    command = [sys.executable, "-P", "-c", program, json.dumps(sys.path), *words]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True)
+def _started(words: Sequence[str], err: IO[bytes], out: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    """A process whose input stays open as long as this one lives."""
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

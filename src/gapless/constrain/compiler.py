@@ -12,10 +12,8 @@ that nobody waits for any more is not begun and takes nobody's place; after `clo
 
 from __future__ import annotations
 
-import json
 import queue
 import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -29,9 +27,9 @@ from gapless.constrain.vocabulary import Vocabulary
 from gapless.errors import EngineClosed, GaplessError, InvalidRequest, RequestFailed
 from gapless.host_grammar import HostGrammar
 from gapless.locks import Lock
+from gapless.own_process import main_of
 from gapless.token_table import TokenTable
 
-BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
 MOST_REFUSALS = 256
 """So many grammars that were refused are remembered with the reason."""
 LONGEST_REASON = 4096
@@ -311,12 +309,9 @@ class _Child:
     def __init__(self) -> None:
         self._line, theirs = Pipe()
         with theirs:
-            words = [json.dumps(sys.path), str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", BEGIN.format(module="gapless.constrain.child"), *words],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
+            own = theirs.fileno()
+            words = main_of("gapless.constrain.child", str(own))
+            self._process = subprocess.Popen(words, pass_fds=(own,), stdin=subprocess.DEVNULL)
 
     def begin(self, vocabulary: Vocabulary, limits: Limits) -> None:
         """Tell it the vocabulary. Raises `OSError` or `EOFError` if it does not start."""

@@ -10,7 +10,6 @@ caller: that one has a GPU, and may be a script that must not be run twice.
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from gapless.kernels.triton.choices import MOST_ROWS, padded
 from gapless.kernels.triton.compiling import Bare, Job, given_step, mapped
 from gapless.kernels.triton.decode import TritonStep
 from gapless.kernels.triton.sparse import TritonSparseStep
+from gapless.own_process import main_of
 
 FEWEST_CORES = 4
 """Below that nothing is gained."""
@@ -96,6 +96,5 @@ def _key(step: TritonStep | TritonSparseStep, batches: Sequence[int], page: int,
 
 
 def _run(jobs: Sequence[Job], processes: int) -> None:
-    command = [sys.executable, "-m", compile_process.__name__, str(processes)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    subprocess.run(command, input=pickle.dumps(jobs), env=environment, timeout=LONGEST, check=True, capture_output=True)
+    command = main_of(compile_process.__name__, str(processes))
+    subprocess.run(command, input=pickle.dumps(jobs), timeout=LONGEST, check=True, capture_output=True)

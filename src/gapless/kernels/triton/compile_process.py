@@ -13,13 +13,10 @@ from importlib import import_module
 from gapless.kernels.triton.compiling import SLOW, begin, compile_quietly
 
 
-def main(processes: int) -> None:
-    """Compile what comes in; no GPU is ever used here, so that processes can be forked."""
+def main() -> None:
+    """Compile what comes in, in as many processes as the last word says; no GPU is ever used here, so that they can be
+    forked."""
     jobs = pickle.loads(sys.stdin.buffer.read())
     import_module(SLOW)
-    with multiprocessing.get_context("fork").Pool(processes, begin) as pool:
+    with multiprocessing.get_context("fork").Pool(int(sys.argv[1]), begin) as pool:
         pool.map(compile_quietly, jobs, chunksize=1)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
