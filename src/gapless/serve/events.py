@@ -11,6 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -79,7 +80,8 @@ class EventStream(Response, ABC):
             scope["state"]["error"] = error  # for the log
             if is_inside(error):
                 _log.exception("request %s failed while it was streamed", self.request_id)
-            await self._send(send, encoded(self.failed(error)), TORN)
+            with suppress(TimeoutError):  # nor is this read
+                await self._send(send, encoded(self.failed(error)), TORN)
             return  # without the end of the body
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
