@@ -99,6 +99,14 @@ def test_no_box_and_no_path_are_empty_masks():
         assert not mask.any()
 
 
+@pytest.mark.parametrize(
+    "arc", ["A1 1 0 0 0 1e-200 0", "A1e-200 1 0 0 0 1 1", "A1e-160 1e-160 0 0 1 1 1", "A0 0 0 0 1 1 1"]
+)
+def test_arcs_that_are_too_thin_to_be_measured_are_lines(arc):
+    (drawn,) = polygons(f"M0 0{arc}")
+    assert len(drawn) == 2 and drawn[-1].tolist() == [float(number) for number in arc.split()[-2:]]
+
+
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(st.text(alphabet="MmLlHhVvCcSsQqTtAaZz0123456789.-+e, x", max_size=60), st.floats(0, 1), st.floats(0, 1))
 def test_any_text_gives_a_mask(path, x, y):

@@ -21,6 +21,8 @@ ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "A": 7,
 """How many numbers each command takes; lower case means relative to the current point."""
 _CURVE_STEPS = 16
 _FARTHEST = 1e6
+_NEAREST = 1e-9
+"""What is nearer or thinner than this is a point or a line: its square, or what is divided by it, is no number."""
 _TOKEN = re.compile(r"[\s,]*(?:([MLHVCSQTAZmlhvcsqtaz])|([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))")
 
 
@@ -112,7 +114,7 @@ class _Pen:
 def _arc(start: _Point, numbers: tuple[float, ...], end: _Point) -> list[_Point]:
     """Points of an elliptical arc, by the centre form of the SVG specification (appendix B.2.4)."""
     rx, ry, turn, large, sweep = abs(numbers[0]), abs(numbers[1]), math.radians(numbers[2]), numbers[3], numbers[4]
-    if start == end or rx == 0 or ry == 0:
+    if min(rx, ry, math.dist(start, end)) < _NEAREST:
         return [end]
     cos, sin = math.cos(turn), math.sin(turn)
     dx, dy = (start[0] - end[0]) / 2, (start[1] - end[1]) / 2
