@@ -51,7 +51,7 @@ def test_what_cannot_be_asked(md2, picture):
 
 
 @pytest.mark.parametrize("eye", [None, "ab", [0.5], [0.5, 0.5, 0.5], [1.5, 0], [-0.1, 0], [True, 0], ["0", 0],
-                                 [float("nan"), 0.5], 3, {"x": 1, "y": 0}])  # fmt: skip
+                                 [float("nan"), 0.5], [10**400, 0.5], 3, {"x": 1, "y": 0}])  # fmt: skip
 def test_eyes_that_are_none(eye):
     with pytest.raises(InvalidRequest) as raised:
         looks(eye, None, None, None)

@@ -175,7 +175,11 @@ def _switches(given: object) -> tuple[bool, bool]:
 
 
 def _within(values: Sequence[object]) -> bool:
-    return all(isinstance(v, numbers.Real) and not isinstance(v, bool) and 0.0 <= float(v) <= 1.0 for v in values)
+    return all(isinstance(v, numbers.Real) and not isinstance(v, bool) and _is_part(v) for v in values)
+
+
+def _is_part(value: Any) -> bool:  # mypy knows no order of real numbers; one of them may be too large for a float
+    return bool(0.0 <= value <= 1.0)
 
 
 def _eye(eye: object) -> Eye:
