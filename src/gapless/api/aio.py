@@ -164,8 +164,8 @@ class AsyncVLM:
         return self.desk.accounting()
 
     def stats(self) -> dict[str, Any]:
-        """The same as plain numbers; `Accounting.as_dict` says which."""
-        return self.desk.accounting().as_dict()
+        """See `VLM.stats`."""
+        return self.desk.stats()
 
     async def close(self, drain: bool = True) -> None:
         """See `VLM.close`; other tasks go on meanwhile."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from gapless.api.channel import Channel
 from gapless.api.rules import Rules
@@ -301,6 +301,12 @@ class Desk:
     def accounting(self) -> Accounting:
         """Totals since the model was loaded: counts, the device's busy and idle time, the loop's time by part."""
         return self.runner.accounting()
+
+    def stats(self) -> dict[str, Any]:
+        """The same as plain numbers, and beside them what was done for pictures and rules before the engine."""
+        counted = {"pictures": asdict(self.pictures()), "rules": asdict(self.rules.counts())}
+        beside = {f"{of}_{name}": count for of, counts in counted.items() for name, count in counts.items()}
+        return self.accounting().as_dict() | beside
 
     def pictures(self) -> PictureCounts:
         """Pictures that were asked for since the model was loaded, and what of that was done before."""

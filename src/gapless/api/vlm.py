@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -210,9 +209,7 @@ class VLM:
     def stats(self) -> dict[str, Any]:
         """The same as plain numbers; `Accounting.as_dict` says which, `PictureCounts` those of pictures_NAME,
         `RuleCounts` those of rules_NAME."""
-        counted = {"pictures": asdict(self.desk.pictures()), "rules": asdict(self.desk.rules.counts())}
-        beside = {f"{of}_{name}": count for of, counts in counted.items() for name, count in counts.items()}
-        return self.desk.accounting().as_dict() | beside
+        return self.desk.stats()
 
     def close(self, drain: bool = True) -> None:
         """Take no more requests, wait for running ones (with `drain` False they end with `EngineClosed`), end the
