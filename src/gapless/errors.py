@@ -136,7 +136,8 @@ class EngineDead(GaplessError):
 
 
 class NotEnoughMemory(GaplessError):
-    """The GPU has too little free memory for the model with these settings; the message has the numbers."""
+    """The GPU, or for a CPU the machine, has too little memory for the model with these settings; the message has the
+    numbers."""
 
     status: ClassVar[int] = 503
 

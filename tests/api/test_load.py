@@ -93,6 +93,28 @@ def test_memory_is_told_in_bytes_or_in_words_and_holds_a_request_at_least(micro_
         gapless.load(micro_folder, kv_memory="1GB", pages=100)
 
 
+def test_too_little_memory_of_a_cpu_is_told_and_never_a_traceback_of_torch(micro_folder, monkeypatch):
+    """S-STA-05: weights before any is read, and whatever the system refuses later."""
+    with monkeypatch.context() as small:
+        small.setattr("gapless.models.moondream.reading.machine_memory", lambda: 1000)
+        with pytest.raises(errors.NotEnoughMemory, match=r"the weights take 0\.\d\d GB in float32, but .* 0\.00 GB"):
+            gapless.load(micro_folder, device="cpu")
+    for place in ("gapless.device.host.HostDevice", "gapless.models.registry.load_model"):
+        for error, told in (
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory"), errors.NotEnoughMemory),
+            (MemoryError(), errors.NotEnoughMemory),
+            (RuntimeError("another one"), RuntimeError),
+        ):
+            with monkeypatch.context() as failing:
+
+                def fail(*_, error=error):
+                    raise error
+
+                failing.setattr(place, lambda *_, fail=fail, **__: fail())
+                with pytest.raises(told):
+                    gapless.load(micro_folder, device="cpu")
+
+
 def test_nothing_is_kept_where_that_is_not_wanted(micro_folder, pictures):
     again = {True: 0, False: 0}
     for keep in again:

@@ -178,7 +178,7 @@ def test_both_from_the_command_line(
 def test_what_cannot_be_measured_is_refused_at_once(
     words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gapless.device.sizing.machine_memory", lambda: 25 * 10**9)
+    monkeypatch.setattr("gapless.models.machine.machine_memory", lambda: 25 * 10**9)
     assert main(["bench", *words]) == 1
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1

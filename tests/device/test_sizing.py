@@ -9,7 +9,7 @@ import pytest
 
 from gapless.config import EngineConfig
 from gapless.device.graphs import FORWARDS, buckets_for, widths_for
-from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, machine_memory
+from gapless.device.sizing import GpuPlan, device_limits, gpu_pages
 from gapless.errors import InvalidRequest, NotEnoughMemory
 
 GIB = 2**30
@@ -103,10 +103,6 @@ def test_settings_that_cannot_work_are_named(field, value):
     with pytest.raises(InvalidRequest, match=field) as raised:
         device_limits(Sizes(), EngineConfig(**{field: value}), GIB)
     assert raised.value.param == field
-
-
-def test_the_machine_says_how_much_memory_it_has():
-    assert machine_memory() > 2**28
 
 
 def gpu_limits(pages: int | None = None, rows: int = 3) -> tuple:

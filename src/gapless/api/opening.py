@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ROWS = {"cpu": 16, "cuda": 64}
 """Requests that run at once, unless the caller says otherwise."""
+CPU_ALLOCATOR = "DefaultCPUAllocator"
 MAX_STEP_MS = {"cpu": None, "cuda": 8.0}
 """Milliseconds of a prefill step while others decode, unless the caller says otherwise."""
 
@@ -83,12 +84,34 @@ def _load_model(opening: Opening, device: str, progress: Progress | None) -> Loa
             f"left when it failed ({error}); free memory on the GPU, or use another --device or --dtype",
             param="device",
         ) from error
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        raise NotEnoughMemory(
+            f"the system gave no memory for the weights of {opening.model} ({error}); use another --dtype or model, or "
+            "a machine with more",
+            param="dtype",
+        ) from error
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether the system gave a CPU no more memory: torch's errors have no class of their own for that."""
+    return isinstance(error, MemoryError) or CPU_ALLOCATOR in str(error)
 
 
 def _open_cpu(loaded: Loaded, table: Table, config: EngineConfig, threads: int | None) -> Device:
     from gapless.device.host import HostDevice
 
-    return HostDevice(loaded.model, table, config, HostDeviceConfig(threads=threads))
+    try:
+        return HostDevice(loaded.model, table, config, HostDeviceConfig(threads=threads))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        raise NotEnoughMemory(
+            f"the system gave no memory for the KV cache and the steps ({error}); lower kv_memory, max_rows or "
+            "max_context, or use a machine with more",
+            param="kv_memory",
+        ) from error
 
 
 def _open_gpu(

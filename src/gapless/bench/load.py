@@ -47,7 +47,7 @@ def load(model: str | None, device: str, plain: bool = False, kv_dtype: KVDType 
 def check_memory(size: str) -> None:
     """Refuse random weights that this machine cannot hold: the system would end the process without a word. Raises
     `NotEnoughMemory`."""
-    from gapless.device.sizing import machine_memory
+    from gapless.models.machine import machine_memory
     from gapless.models.moondream.random_weights import random_bytes
 
     takes, memory = random_bytes(size, FLOAT32), machine_memory()

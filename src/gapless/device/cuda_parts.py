@@ -24,7 +24,6 @@ from gapless.device.sizing import (
     adapter_memory,
     device_limits,
     gpu_pages,
-    machine_memory,
     step_layout,
     with_pages,
 )
@@ -32,6 +31,7 @@ from gapless.device.tail import MASKED, Feeds
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
 from gapless.models.footprint import token_tables
+from gapless.models.machine import machine_memory
 from gapless.records import DeviceLimits
 
 UNBOUNDED = 2**62

@@ -26,9 +26,10 @@ from gapless.device.executor import Executor, pack_step
 from gapless.device.flights import Flights, Landing, blame
 from gapless.device.packet import Layout, waiting_of
 from gapless.device.record import Lines
-from gapless.device.sizing import device_limits, machine_memory, step_layout
+from gapless.device.sizing import device_limits, step_layout
 from gapless.device.streams import Streams
 from gapless.models.base import Model
+from gapless.models.machine import machine_memory
 from gapless.records import POISON, Arrival, DeviceLimits, Mask, RowRef, Step, StepKind
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 from gapless.config import EngineConfig
@@ -14,7 +13,6 @@ from gapless.records import DeviceLimits
 
 MEMORY_SHARE = 4
 """Without `pages`, the KV cache takes at most this fraction (one over it) of the machine's memory."""
-UNKNOWN_MEMORY = 8 * 2**30
 ADAPTER_SHARE = 2
 """Slots for adapters take at most this fraction (one over it) of the machine's memory; the cache's is of what is left.
 """
@@ -198,14 +196,6 @@ def step_layout(limits: DeviceLimits, config: EngineConfig, rows: int) -> Layout
     """How large one step's words are: `rows` rows, each granted what the planner may grant it in one step."""
     per_row = -(-config.lookahead // limits.page_size) + 2
     return Layout(rows, rows * per_row, -(-limits.max_context // limits.page_size))
-
-
-def machine_memory() -> int:
-    """Bytes of physical memory, or 8 GiB where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return UNKNOWN_MEMORY
 
 
 def _pages(model: Model, config: EngineConfig, memory: int) -> int:

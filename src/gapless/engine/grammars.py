@@ -133,7 +133,11 @@ def check_grammar(request: Request, limits: DeviceLimits) -> None:
     if table is None:
         return
     if request.program not in PROGRAMS or request.host_masked:
-        why = "its masks are built on the host" if request.host_masked else f"{request.program} answers in values"
+        why = (
+            "its masks are built on the host; load the model with constraints 'device'"
+            if request.host_masked
+            else f"{request.program} answers in values; ask for it without a rule"
+        )
         raise InvalidRequest(f"a token table rules answers in text on the device, but {why}", param="grammar")
     if len(table.classes) != limits.vocab:
         raise InvalidRequest(

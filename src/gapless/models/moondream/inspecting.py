@@ -15,12 +15,12 @@ from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.identify import identify
 from gapless.models.moondream.layouts import plan
 from gapless.models.moondream.names import layout_of
+from gapless.models.moondream.reading import count
 from gapless.models.moondream.weights_map import tensor_shapes
 from gapless.weights.checkpoint import check_parts
 from gapless.weights.facts import Facts, facts
 from gapless.weights.folder import CONFIG, TOKENIZER, ModelFolder, find_weights, is_file, remedy
 from gapless.weights.hub import Located
-from gapless.weights.recipes import Kept
 from gapless.weights.stored import Header, look_into
 
 
@@ -55,10 +55,7 @@ def inspect(located: Located) -> Inspected:
     planned = plan(headers, wanted)
     parts = {name: part for recipe in planned.recipes.values() for name, part in recipe.parts().items()}
     problems += [*(f"missing {name}" for name in planned.missing), *check_parts(headers, parts)]
-    shapes = [wanted[name] for name, recipe in planned.recipes.items() if not isinstance(recipe, Kept)]
-    kept = [recipe.name for recipe in planned.recipes.values() if isinstance(recipe, Kept)]
-    numbers = facts(headers, shapes, [headers[name] for name in kept if name in headers])
-    return _inspected(files, headers, config, numbers, tuple(problems))
+    return _inspected(files, headers, config, count(headers, planned, wanted), tuple(problems))
 
 
 def _inspected(
