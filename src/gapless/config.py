@@ -17,8 +17,9 @@ Constraints = Literal["device", "host"]
 
 MOST_BYTES = 2**50
 """More than any machine has."""
-GRAMMAR_MEMORY = 64 * 2**20
-"""Twice as much as the largest table that is compiled."""
+GRAMMARS, GRAMMAR_MEMORY = 64, 64 * 2**20
+"""Slots for tables of rules, and bytes for their states, unless the caller says otherwise: twice as much as the largest
+table that is compiled."""
 PICTURE_CACHE = 256 * 2**20
 """Bytes of decoded pictures that are kept, unless the caller says otherwise: about fifty large ones."""
 
@@ -38,7 +39,7 @@ class EngineConfig:
     adapters: int = 0
     """Slots for LoRA adapters on the device, each of `adapter_rank`; 0 leaves adapters out altogether."""
     adapter_rank: int = 0
-    grammars: int = 64
+    grammars: int = GRAMMARS
     """Slots for token tables on the device: so many different rules may be followed at once. 0 leaves them out."""
     grammar_memory: int = GRAMMAR_MEMORY
     """Bytes for their states, shared by all; the classes of their ids lie beside it, two bytes an id and slot."""
@@ -84,6 +85,9 @@ class Opening:
 
     max_step_ms: float | None = None
     """0: no limit."""
+    grammars: int = GRAMMARS
+    grammar_memory: int = GRAMMAR_MEMORY
+    """Bytes."""
 
     def engine(self, rows: int, max_step_ms: float | None = None) -> EngineConfig:
         """The engine's part; `rows` and `max_step_ms` if nothing is said about them."""
@@ -95,6 +99,8 @@ class Opening:
             self.page_size,
             self.pages,
             constraints=self.constraints,
+            grammars=self.grammars,
+            grammar_memory=self.grammar_memory,
             kv_memory=self.kv_memory,
             prefix_cache=self.prefix_cache,
             picture_cache_host=self.picture_cache_host,

@@ -31,6 +31,8 @@ from gapless.weights.hub import ASSETS
         *({"constraints": v} for v in (None, ["host"])),
         *({"dtype": v} for v in (None, "int8")),
         *({"kv_dtype": v} for v in (None, "float8")),
+        *({"grammars": v} for v in (-1, 1025, "64", True, None)),
+        *({"grammar_memory": v} for v in (-1, None, "lots", "1 apple")),
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
@@ -113,6 +115,24 @@ def test_too_little_memory_of_a_cpu_is_told_and_never_a_traceback_of_torch(micro
                 failing.setattr(place, lambda *_, fail=fail, **__: fail())
                 with pytest.raises(told):
                     gapless.load(micro_folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("how", "remedy"),
+    [
+        ({"grammars": 1, "grammar_memory": "1MiB"}, None),
+        ({"grammars": 0}, "grammars of 1 or more"),
+        ({"grammar_memory": 8, "process": True}, "takes 16 bytes .* grammar_memory is 8; raise grammar_memory"),
+    ],
+)
+def test_room_for_tables_of_rules_is_what_was_said(micro_folder, how, remedy):
+    rule = {"choice": ["a", "b"], "max_tokens": 8}
+    with gapless.load(micro_folder, device="cpu", **how) as vlm:
+        if remedy is None:
+            assert vlm.query(question="x", settings=rule)["answer"] in ("a", "b")
+            return
+        with pytest.raises(errors.RequestTooLarge, match=remedy):
+            vlm.query(question="x", settings=rule)
 
 
 def test_nothing_is_kept_where_that_is_not_wanted(micro_folder, pictures):

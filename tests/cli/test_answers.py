@@ -14,7 +14,7 @@ from tests.cli.fake_vlm import FakeVLM
 
 from gapless.api.load import LARGEST
 from gapless.cli.main import main
-from gapless.cli.options import MOST_DEPTH, MOST_PAGES, MOST_ROWS
+from gapless.cli.options import MOST_DEPTH, MOST_GRAMMARS, MOST_PAGES, MOST_ROWS
 from gapless.cli.terminal import Spinner
 from gapless.errors import ModelNotFound
 
@@ -285,6 +285,7 @@ def test_a_wrong_command_line_is_one_line_and_code_2(
 @pytest.mark.parametrize("words", ["query a.png what?", "caption a.png", *(f"{s} a.png it" for s in OBJECT_SKILLS)])
 def test_every_skill_takes_the_sizes_that_the_library_takes(vlm: FakeVLM, words: str) -> None:
     assert (LARGEST["depth"], LARGEST["max_rows"], LARGEST["pages"]) == (MOST_DEPTH, MOST_ROWS, MOST_PAGES)
+    assert LARGEST["grammars"] == MOST_GRAMMARS
     assert main([*words.split(), "--max-rows", str(MOST_ROWS), "--pages", str(MOST_PAGES)]) == 0
     assert (vlm.loaded_with["max_rows"], vlm.loaded_with["pages"]) == (MOST_ROWS, MOST_PAGES)
 

@@ -9,7 +9,7 @@ import pytest
 
 from gapless.config import EngineConfig
 from gapless.device.graphs import FORWARDS, buckets_for, widths_for
-from gapless.device.sizing import GpuPlan, device_limits, gpu_pages
+from gapless.device.sizing import GpuPlan, device_limits, gpu_pages, table_memory
 from gapless.errors import InvalidRequest, NotEnoughMemory
 
 GIB = 2**30
@@ -89,6 +89,20 @@ def test_slots_for_adapters_that_do_not_fit_are_told_with_the_numbers_and_the_re
         "0.54 GB; lower max_adapters or max_adapter_rank"
     )
     assert raised.value.param == "max_adapters"
+
+
+def test_tables_of_rules_that_do_not_fit_are_told_with_the_numbers_and_the_remedy():
+    """Three slots of 100 ids and 3 numbers of 8 bytes, the empty one among them, and 131072 bytes behind the states."""
+    config = EngineConfig(max_rows=3, grammars=2, grammar_memory=5000)
+    whole = 3 * 224 + 5000 + 2**17
+    assert table_memory(Sizes(), config, whole) == whole and table_memory(Sizes(), replace(config, grammars=0), 0) == 0
+    with pytest.raises(NotEnoughMemory) as raised:
+        table_memory(Sizes(), replace(config, grammars=64, grammar_memory=2**40), 32 * GIB)
+    assert str(raised.value) == (
+        "64 slots for tables of rules and grammar_memory of 1099.51 GB take 1099.51 GB, but there is room for "
+        "34.36 GB; lower grammar_memory or grammars"
+    )
+    assert raised.value.param == "grammar_memory"
 
 
 def test_given_pages_are_taken_as_they_are():

@@ -124,8 +124,9 @@ TABLE = tables()[3]
         ({"program": "point"}, LIMITS, InvalidRequest, "point answers in values"),
         ({"host_masked": True}, LIMITS, InvalidRequest, "its masks are built on the host"),
         ({}, replace(LIMITS, vocab=65), InvalidRequest, "made for 64 ids, but the model has 65"),
-        ({}, replace(LIMITS, grammars=0), RequestTooLarge, "takes 1064 bytes (28 states, 18 kinds of token)"),
-        ({}, replace(LIMITS, grammar_numbers=500), RequestTooLarge, "the engine has 1000 for 2 tables in all"),
+        ({}, replace(LIMITS, grammars=0), RequestTooLarge, "(grammars is 0); start it with grammars of 1"),
+        ({}, replace(LIMITS, grammar_numbers=500), RequestTooLarge, "takes 1064 bytes (28 states, 18 kinds of token)"),
+        ({}, replace(LIMITS, grammar_numbers=500), RequestTooLarge, "grammar_memory is 1000; raise grammar_memory"),
         ({"max_tokens": 11}, LIMITS, InvalidRequest, "takes 12 tokens, but max_tokens is 11"),
     ],
 )

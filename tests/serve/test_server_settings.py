@@ -61,7 +61,7 @@ def test_what_concerns_the_model_has_the_names_and_defaults_of_load():
     given |= {"constraints": "host", "threads": 7, "revision": "r", "graphs": False}
     given |= {"adapters": {"a": "/b"}, "max_adapters": 8, "max_adapter_rank": 9, "max_context": 99}
     given |= {"kv_memory": 10**9, "prefix_cache": False, "picture_cache_host": 10**8, "max_step_ms": 5.0}
-    given |= {"kv_dtype": "fp8"}
+    given |= {"kv_dtype": "fp8", "grammars": 7, "grammar_memory": 2**20}
     assert set(given) == {field.name for field in fields(Opening)}
     assert read_settings(given).opening() == Opening(**given | {"adapters": (("a", "/b"),)})
     assert read_settings({"adapters": "a=/b, c=/d"}).opening().adapters == (("a", "/b"), ("c", "/d"))
@@ -78,6 +78,7 @@ def test_memory_may_be_told_in_words(tmp_path, monkeypatch):
     assert read_settings({}, file).opening() == Opening(kv_memory=2**31, prefix_cache=False, picture_cache_host=10**9)
     monkeypatch.setenv("GAPLESS_KV_MEMORY", "1.5GB")
     assert read_settings({}, file).kv_memory == 1_500_000_000
+    assert read_settings({"grammar_memory": "128MiB"}).grammar_memory == 2**27
 
 
 def test_settings_of_the_door():

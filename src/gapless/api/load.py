@@ -14,7 +14,18 @@ from gapless.api.opening import ROWS, load_weights, open_device
 from gapless.api.runner import Runner
 from gapless.api.shelf import Shelf, adapter_path
 from gapless.api.vlm import VLM
-from gapless.config import PICTURE_CACHE, Constraints, DType, EngineConfig, ImageLimits, KVDType, Opening, bytes_of
+from gapless.config import (
+    GRAMMAR_MEMORY,
+    GRAMMARS,
+    PICTURE_CACHE,
+    Constraints,
+    DType,
+    EngineConfig,
+    ImageLimits,
+    KVDType,
+    Opening,
+    bytes_of,
+)
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.errors import InvalidRequest, shown
@@ -37,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "ROWS", "Progress", "assemble", "check_size", "crop_spec", "load", "open_model"]
 
 LARGEST = {"depth": 64, "max_rows": 1024, "page_size": 4096, "pages": 2**24, "threads": 1024}
-LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64, "max_context": 2**31 - 1}
+LARGEST |= {"max_adapters": 256, "max_adapter_rank": 64, "max_context": 2**31 - 1, "grammars": 1024}
 """The most that `load` takes: beyond it lies no use, only memory that runs out. A context's limit is its model's."""
 LEAST_STEP_MS, MOST_STEP_MS = 0.1, 60_000.0
 """What `max_step_ms` may be."""
@@ -71,6 +82,8 @@ def load(
     picture_cache_host: int | str = 0,
     max_step_ms: float | None = None,
     kv_dtype: KVDType = "auto",
+    grammars: int = GRAMMARS,
+    grammar_memory: int | str = GRAMMAR_MEMORY,
 ) -> VLM:
     """Load a model and start its engine.
 
@@ -80,29 +93,28 @@ def load(
     cache (None: enough for all rows, or what fits on the GPU). `graphs` False runs a GPU's steps without CUDA graphs,
     for debugging; `progress` is told how their capture goes. `constraints` "host" builds the sampling masks on the CPU
     after each commit instead of on the device: slower, same answers. `threads`: torch's on the CPU device (None: all
-    cores but one). `process` runs the engine in a process of its own (extra "process"): pictures, text and whatever
-    else the caller's process does then cost the engine's steps nothing. It ends with the caller's process.
-    `adapters`: LoRA adapters, a folder or file by name; a call chooses one with `settings={"adapter": name}`, and calls
-    with different ones run in one batch. `max_adapters` run at once, others wait (None: 8); given alone it makes room
-    for `VLM.load_adapter`. `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64).
-    `kv_memory`: instead of `pages`, bytes of the KV cache, as a number or like "8GB". `prefix_cache`: what was computed
-    of pictures, prompts and answers is kept in it for later calls that begin alike, until running ones want the room.
+    cores but one). `process` runs the engine in a process of its own (extra "process"), so that what the caller's does
+    costs its steps nothing; it ends with that. `grammars`: different rules for answers that may be followed on the
+    device at once (0: none), whose tables take up to `grammar_memory` bytes. `adapters`: LoRA adapters, a folder or
+    file by name; a call chooses one with `settings={"adapter": name}`, and calls with different ones run in one batch.
+    `max_adapters` run at once, others wait (None: 8); given alone it makes room for `VLM.load_adapter`.
+    `max_adapter_rank`: of any of them (None: the largest of `adapters`, or 64). `kv_memory`: instead of `pages`, bytes
+    of the KV cache, as a number or like "8GB". `prefix_cache`: what was computed of pictures, prompts and answers is
+    kept in it for later calls that begin alike, until running ones want the room.
     `picture_cache`: bytes of decoded pictures that are kept in the caller's process likewise (0: none);
     `picture_cache_host`: of host memory for what vision made of those whose KV cache is gone, page-locked for a GPU.
-    `max_step_ms`: while others decode, prompts and pictures that would take longer are cut into parts of about so many
-    milliseconds (None: 8 on a GPU, no limit on a CPU; 0: no limit).
-    `max_context`: positions of a prompt and its answer together (None: as the checkpoint says, 2048 for Moondream 2 and
-    4096 for Moondream 3, which takes up to 32768; a longer one takes more memory for each step).
-    `kv_dtype` "fp8" keeps keys and values in a byte each: half the memory and half the reads; answers may differ.
+    `max_step_ms`: while others decode, prompts and pictures are cut into parts of about so many milliseconds (None: 8
+    on a GPU, no limit on a CPU; 0: no limit). `max_context`: positions of a prompt and its answer together (None: as
+    the checkpoint says). `kv_dtype` "fp8": keys and values in a byte each, half the memory; answers may differ.
     Raises `ModelNotFound`, `InvalidCheckpoint`, `NotEnoughMemory`, and `InvalidRequest` for values that do not exist.
     """
     usual = Opening(str(model), device, dtype, depth, max_rows, page_size, pages, constraints, threads, revision)
     slots = replace(usual, adapters=_adapters(adapters), max_adapters=max_adapters, max_adapter_rank=max_adapter_rank)
     memory = None if kv_memory is None else _bytes("kv_memory", kv_memory)
-    host = _bytes("picture_cache_host", picture_cache_host, 0)
-    sized = replace(slots, max_context=max_context, kv_memory=memory, picture_cache_host=host)
-    opening = replace(sized, graphs=graphs, prefix_cache=prefix_cache, max_step_ms=max_step_ms, kv_dtype=kv_dtype)
-    kept = _bytes("picture_cache", picture_cache, 0)
+    host, tables = _bytes("picture_cache_host", picture_cache_host, 0), _bytes("grammar_memory", grammar_memory, 0)
+    sized = replace(slots, max_context=max_context, kv_memory=memory, picture_cache_host=host, grammar_memory=tables)
+    how = replace(sized, graphs=graphs, prefix_cache=prefix_cache, max_step_ms=max_step_ms, kv_dtype=kv_dtype)
+    kept, opening = _bytes("picture_cache", picture_cache, 0), replace(how, grammars=grammars)
     return open_model(opening, image_limits, process=process, progress=progress, picture_cache=kept)
 
 
@@ -160,6 +172,7 @@ def _check(opening: Opening) -> None:
     if opening.pages is not None and opening.kv_memory is not None:
         raise InvalidRequest("pages and kv_memory both say how large the KV cache is; give one", param="kv_memory")
     _check_sizes({"depth": opening.depth, "page_size": opening.page_size})
+    check_size("grammars", opening.grammars, LARGEST["grammars"], 0)
     for name, _ in opening.adapters:
         adapter_name(name)
     sizes = ("max_rows", "pages", "threads", "max_adapters", "max_adapter_rank", "max_context")
@@ -289,11 +302,12 @@ def check_step_limit(limit: object) -> None:
         )
 
 
-def check_size(name: str, size: object, largest: int) -> None:
-    """Raise `InvalidRequest` for what is no whole number from 1 to `largest`."""
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= largest:
+def check_size(name: str, size: object, largest: int, least: int = 1) -> None:
+    """Raise `InvalidRequest` for what is no whole number from `least` to `largest`."""
+    if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= largest:
         raise InvalidRequest(
-            f"{name} must be a whole number from 1 to {largest}; got {shown(size)} ({type(size).__name__})", param=name
+            f"{name} must be a whole number from {least} to {largest}; got {shown(size)} ({type(size).__name__})",
+            param=name,
         )
 
 

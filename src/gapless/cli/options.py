@@ -18,7 +18,7 @@ from gapless.errors import InvalidRequest
 from gapless.skills.settings import Settings, adapter_name
 
 RUN, SAMPLE, SHOW = "Model and machine", "Answer", "Output"
-MOST_DEPTH, MOST_ROWS, MOST_PAGES = 64, 1024, 2**24
+MOST_DEPTH, MOST_ROWS, MOST_PAGES, MOST_GRAMMARS = 64, 1024, 2**24, 1024
 """The most that `gapless.load` takes."""
 
 

@@ -17,6 +17,7 @@ import typer
 
 from gapless.cli.options import (
     MOST_DEPTH,
+    MOST_GRAMMARS,
     MOST_PAGES,
     MOST_ROWS,
     RUN,
@@ -193,6 +194,23 @@ MaxContext = Annotated[
         help="Tokens of a prompt and its answer together. Not given: what the checkpoint says.",
     ),
 ]
+Grammars = Annotated[
+    int | None,
+    typer.Option(
+        "--grammars",
+        metavar="N",
+        min=0,
+        max=MOST_GRAMMARS,
+        rich_help_panel=RUN,
+        help="Different rules for answers that may be followed at once. Not given: 64; 0: none.",
+    ),
+]
+GrammarMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar-memory", metavar="SIZE", rich_help_panel=RUN, help="For their tables, like 256MiB. Not given: 64MiB."
+    ),
+]
 PrefixCache = Annotated[
     Switch | None,
     typer.Option("--prefix-cache", rich_help_panel=RUN, help="off: what was computed is not kept for later requests."),
@@ -277,6 +295,8 @@ def serve(
     prefix_cache: PrefixCache = None,
     picture_cache_host: PictureCacheHost = None,
     max_step_ms: MaxStep = None,
+    grammars: Grammars = None,
+    grammar_memory: GrammarMemory = None,
     process: Process = None,
     adapter: Adapter = None,
     max_adapters: MaxAdapters = None,

@@ -25,12 +25,12 @@ from gapless.device.sizing import (
     device_limits,
     gpu_pages,
     step_layout,
+    table_memory,
     with_pages,
 )
 from gapless.device.tail import MASKED, Feeds
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
-from gapless.models.footprint import token_tables
 from gapless.models.machine import machine_memory
 from gapless.records import DeviceLimits
 
@@ -76,6 +76,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
     layout = step_layout(wanted, config, buckets[-1])
     free, total = runtime.memory()
     adapters = adapter_memory(model, config, free)
+    tables = table_memory(model, config, free - adapters)
     with runtime.setting_up():
         program = Program(model, table, with_pages(wanted, 2), layout, plain=cuda.plain)
         peak = runtime.peak_of(partial(full_step, program, layout))
@@ -105,7 +106,7 @@ def _build(runtime: Runtime, model: Model, table: Table, config: EngineConfig, c
         adapters=adapters,
         host=limits.host_pictures * limits.picture_bytes,
         host_pictures=limits.host_pictures,
-        grammars=token_tables(limits.vocab, limits.grammars, 2 * limits.grammar_numbers),
+        grammars=tables,
     )
     return Parts(limits, layout, program, slots, lanes, arena, prompts, kept, graphs, plan)
 

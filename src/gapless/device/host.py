@@ -26,7 +26,7 @@ from gapless.device.executor import Executor, pack_step
 from gapless.device.flights import Flights, Landing, blame
 from gapless.device.packet import Layout, waiting_of
 from gapless.device.record import Lines
-from gapless.device.sizing import device_limits, step_layout
+from gapless.device.sizing import TABLE_SHARE, device_limits, step_layout, table_memory
 from gapless.device.streams import Streams
 from gapless.models.base import Model
 from gapless.models.machine import machine_memory
@@ -39,6 +39,7 @@ class HostDevice:
     def __init__(self, model: Model, table: Table, config: EngineConfig, host: HostDeviceConfig | None = None) -> None:
         host = host or HostDeviceConfig()
         self._limits = device_limits(model, config, machine_memory())
+        table_memory(model, config, machine_memory() // TABLE_SHARE)
         self._layout = step_layout(self._limits, config, self._limits.rows)
         threads = cpu_threads() if host.threads is None else host.threads
         self._streams = Streams(

@@ -8,7 +8,7 @@ from gapless.config import EngineConfig
 from gapless.device.packet import Layout
 from gapless.errors import InvalidRequest, NotEnoughMemory
 from gapless.models.base import Model
-from gapless.models.footprint import pages_of_a_row
+from gapless.models.footprint import pages_of_a_row, token_tables
 from gapless.records import DeviceLimits
 
 MEMORY_SHARE = 4
@@ -16,6 +16,8 @@ MEMORY_SHARE = 4
 ADAPTER_SHARE = 2
 """Slots for adapters take at most this fraction (one over it) of the machine's memory; the cache's is of what is left.
 """
+TABLE_SHARE = 2
+"""And tables of rules, where the machine's memory is the device's; what no rule has used was never touched."""
 HOST_SPARE = 8
 """Of the machine's memory this fraction (one over it) at least is not for pictures."""
 MOST_PAGES = 2**24
@@ -101,6 +103,18 @@ def adapter_memory(model: Model, config: EngineConfig, room: int) -> int:
             f"{config.adapters} slots for adapters of rank {config.adapter_rank} take {_gb(whole)} ({_gb(each)} each, "
             f"and as much for none), but there is room for {_gb(room)}; lower max_adapters or max_adapter_rank",
             param="max_adapters",
+        )
+    return whole
+
+
+def table_memory(model: Model, config: EngineConfig, room: int) -> int:
+    """Bytes of all slots for tables of rules. Raises `NotEnoughMemory` if they exceed `room`."""
+    whole = token_tables(model.vocab, config.grammars, config.grammar_memory)
+    if whole > room:
+        raise NotEnoughMemory(
+            f"{config.grammars} slots for tables of rules and grammar_memory of {_given(config.grammar_memory)} take "
+            f"{_size(whole)}, but there is room for {_given(max(0, room))}; lower grammar_memory or grammars",
+            param="grammar_memory",
         )
     return whole
 

@@ -145,11 +145,17 @@ def check_grammar(request: Request, limits: DeviceLimits) -> None:
             "rule for this model",
             param="grammar",
         )
-    if not limits.grammars or table.numbers > limits.grammar_numbers:
+    if not limits.grammars:
+        raise RequestTooLarge(
+            "the engine was started without room for tables of rules (grammars is 0); start it with grammars of 1 or "
+            "more",
+            param="grammar",
+        )
+    if table.numbers > limits.grammar_numbers:
         raise RequestTooLarge(
             f"the rule's table takes {2 * table.numbers} bytes ({table.states} states, {table.following.shape[1]} "
-            f"kinds of token); the engine has {2 * limits.grammar_numbers} for {limits.grammars} tables in all; make "
-            "the rule smaller (lower maxLength, maxItems, repetitions)",
+            f"kinds of token), and grammar_memory is {2 * limits.grammar_numbers}; raise grammar_memory, or make the "
+            "rule smaller (lower maxLength, maxItems, repetitions)",
             param="grammar",
         )
     if table.fewest > most:

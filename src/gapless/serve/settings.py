@@ -28,7 +28,18 @@ from pydantic_settings import (
 )
 
 from gapless.api.shelf import adapter_path
-from gapless.config import PICTURE_CACHE, Constraints, DType, ImageLimits, KVDType, Opening, bytes_of, usable_cores
+from gapless.config import (
+    GRAMMAR_MEMORY,
+    GRAMMARS,
+    PICTURE_CACHE,
+    Constraints,
+    DType,
+    ImageLimits,
+    KVDType,
+    Opening,
+    bytes_of,
+    usable_cores,
+)
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
@@ -69,9 +80,12 @@ class ServerSettings(BaseSettings):
     """Bytes; also a text like 8GB, see `config.bytes_of`."""
     prefix_cache: bool = True
     picture_cache_host: int = 0
-    max_step_ms: Annotated[float, Field(ge=0, le=60_000)] | None = None
     """Bytes, as `kv_memory`; 0: none."""
+    max_step_ms: Annotated[float, Field(ge=0, le=60_000)] | None = None
     kv_dtype: KVDType = "auto"
+    grammars: Annotated[int, Field(ge=0, le=1024)] = GRAMMARS
+    grammar_memory: int = GRAMMAR_MEMORY
+    """Bytes, as `kv_memory`."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 2020
@@ -126,7 +140,7 @@ class ServerSettings(BaseSettings):
     def _bytes(cls, value: Any) -> Any:
         return None if value is None else bytes_of(value)
 
-    @field_validator("picture_cache", "picture_cache_host", mode="before")
+    @field_validator("picture_cache", "picture_cache_host", "grammar_memory", mode="before")
     @classmethod
     def _bytes_or_none(cls, value: Any) -> Any:
         return bytes_of(value, 0)
