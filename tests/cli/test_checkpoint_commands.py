@@ -62,6 +62,19 @@ def test_inspect_of_a_whole_checkpoint(tmp_path: Path, capsys: pytest.CaptureFix
     assert cache["rows"] == {str(n): (n * pages + 1) * 16 * cache["token"] for n in (1, 8, 16, 32, 64)}
     assert found["kv_cache"]["float32"]["token"] == 2 * cache["token"]
     assert found["token_tables"] == 65 * (2 * found["dimensions"]["text"]["vocab_size"] + 24) + 2**26 + 2**17
+    whole = {n: 2 * count + size + found["token_tables"] for n, size in cache["rows"].items()}
+    assert (found["kv_dtype"], found["in_all"]["float16"]) == ("auto", whole)
+    assert main(["inspect", str(folder), "--json", "--kv-dtype", "fp8"]) == 0
+    half = json.loads(capsys.readouterr().out)
+    assert half["kv_cache"] == found["kv_cache"] and half["kv_cache"]["fp8"]["token"] == cache["token"] // 2
+    assert half["in_all"]["bfloat16"] == {n: whole[n] - size // 2 for n, size in cache["rows"].items()}
+    assert main(["inspect", str(folder), "--kv-dtype", "fp8"]) == 0
+    assert (
+        f"all, bfloat16, KV cache in fp8  {half['in_all']['bfloat16']['1'] / 1e9:.3f} GB for 1"
+        in capsys.readouterr().out
+    )
+    assert main(["inspect", "glint/moon", "--kv-dtype", "fp8"]) == 2
+    assert "glint/moon is an adapter" in capsys.readouterr().err
     assert main(["inspect", str(folder)]) == 0
     out, err = capsys.readouterr()
     assert "hugging face" in out and "weights take" in out and "KV cache, bfloat16" in out and err == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gapless.cli.models import LICENCE
-from gapless.cli.options import ReportJsonOption
+from gapless.cli.options import KVDTypeChoice, ReportJsonOption
 from gapless.cli.show import json_line
 from gapless.cli.terminal import complain, one_line, table
 from gapless.errors import GaplessError
@@ -37,17 +37,29 @@ FolderArgument = Annotated[
 ]
 
 
-def inspect(folder: FolderArgument, json: ReportJsonOption = False) -> int:
+KVDTypeOption = Annotated[
+    KVDTypeChoice,
+    typer.Option(
+        "--kv-dtype", metavar="KIND", help="How the KV cache is kept in what all takes together: auto or fp8."
+    ),
+]
+
+
+def inspect(
+    folder: FolderArgument, kv_dtype: KVDTypeOption = KVDTypeChoice.AUTO, json: ReportJsonOption = False
+) -> int:
     """Look at a checkpoint, or an adapter, without loading it. Ends with 1 if loading it would be refused."""
     from gapless.models.moondream.inspecting import inspect as look
     from gapless.weights.hub import have
 
     if (adapter := _adapter_at(folder)) is not None:
+        if kv_dtype is not KVDTypeChoice.AUTO:
+            raise typer.BadParameter(f"--kv-dtype is of a model's KV cache, and {folder} is an adapter; leave it out")
         return _inspect_adapter(adapter, json)
     located = have(folder)
     try:
         found = look(located)
-        shown = _facts(found, located.name, (*found.problems, *_tokenizer_problems(found)))
+        shown = _facts(found, located.name, (*found.problems, *_tokenizer_problems(found)), kv_dtype)
     except GaplessError as error:
         if not json:
             raise
@@ -112,7 +124,7 @@ def _tokenizer_problems(found: Inspected) -> list[str]:
     return []
 
 
-def _facts(found: Inspected, name: str, problems: Sequence[str]) -> dict[str, Any]:
+def _facts(found: Inspected, name: str, problems: Sequence[str], kv_dtype: KVDTypeChoice) -> dict[str, Any]:
     from gapless.weights.catalogue import terms_of
     from gapless.weights.facts import MEMORY_IN
     from gapless.weights.hub import BUNDLED
@@ -120,6 +132,7 @@ def _facts(found: Inspected, name: str, problems: Sequence[str]) -> dict[str, An
     config, numbers = found.config, found.facts
     kept = {**MEMORY_IN, KEPT: 1}
     caches = {dtype: _cache(config, itemsize) for dtype, itemsize in kept.items()} if config else {}
+    tables = _tables(config) if config else None
     dims = {part: asdict(getattr(config, part)) for part in ("text", "vision", "region")} if config else {}
     licence = OURS if name in BUNDLED else terms_of(name, config.revision if config else "")
     return {
@@ -133,7 +146,9 @@ def _facts(found: Inspected, name: str, problems: Sequence[str]) -> dict[str, An
         "parameters": numbers.parameters,
         "memory": dict(numbers.memory),
         "kv_cache": caches,
-        "token_tables": _tables(config) if config else None,
+        "token_tables": tables,
+        "kv_dtype": kv_dtype.value,
+        "in_all": _in_all(numbers.memory, caches, tables or 0, kv_dtype),
         "licence": licence,
         "dimensions": dims,
         "problems": list(problems),
@@ -146,6 +161,18 @@ def _cache(config: MoondreamConfig, itemsize: int) -> dict[str, Any]:
 
     took = footprint(config, itemsize)
     return {"token": took.token, "context": took.max_context, "rows": {str(n): took.cache(n) for n in ROWS_TOLD}}
+
+
+def _in_all(
+    weights: Mapping[str, int], caches: Mapping[str, Any], tables: int, kv_dtype: KVDTypeChoice
+) -> dict[str, dict[str, int]]:
+    """Bytes of weights in a dtype, of the KV cache of so many requests, and of tables of rules, together."""
+    kept = {dtype: caches.get(KEPT if kv_dtype is KVDTypeChoice.FP8 else dtype) for dtype in weights}
+    return {
+        dtype: {rows: weights[dtype] + cache + tables for rows, cache in each["rows"].items()}
+        for dtype, each in kept.items()
+        if each is not None
+    }
 
 
 def _tables(config: MoondreamConfig) -> int:
@@ -168,6 +195,8 @@ def _show(shown: dict[str, Any]) -> None:
         rows += [("parameters", f"{shown['parameters']:,}"), ("weights take", memory)]
         rows += [(f"KV cache, {dtype}", _told(cache)) for dtype, cache in shown["kv_cache"].items() if dtype != TWIN]
         rows += [("tables of rules", f"{shown['token_tables'] / 1e9:.3f} GB")]
+        cached = f", KV cache in {KEPT}" if shown["kv_dtype"] == KEPT else ""
+        rows += [(f"all, {dtype}{cached}", _of_rows(each)) for dtype, each in shown["in_all"].items() if dtype != TWIN]
     table(("", ""), rows)
     _complain_of(problems)
 
@@ -180,8 +209,12 @@ def _complain_of(problems: Sequence[str]) -> None:
 
 
 def _told(cache: dict[str, Any]) -> str:
-    rows = ", ".join(f"{size / 1e9:.3f} GB for {count}" for count, size in cache["rows"].items())
+    rows = _of_rows(cache["rows"])
     return f"{cache['token']:,} bytes a token; requests at the full context of {cache['context']}: {rows}"
+
+
+def _of_rows(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{size / 1e9:.3f} GB for {count}" for count, size in sizes.items())
 
 
 def _dimensions(values: dict[str, Any]) -> str:
