@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-from collections import deque
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +31,7 @@ from gapless.constrain.masks import TableMasks
 from gapless.constrain.table import Table
 from gapless.device.base import Device
 from gapless.engine.build import Engine
-from gapless.engine.mailbox import Mail
+from gapless.engine.mailbox import Mail, Pile
 from gapless.observe.accounting import Accounting
 from gapless.observe.meter import Part
 from gapless.records import Emission, Inset, Prompt, Request, Talk
@@ -60,26 +59,19 @@ class SocketMailbox:
         """Requests that came and have not been told of their end."""
         self._line = line
         self._arena = arena
-        self._requests: deque[Request] = deque()
-        self._cancels: list[int] = []
-        self._withdrawn: list[Request] = []
+        self._pile = Pile()
         self._rules = ChildRules()
         self._ring: int | None = None
 
     @property
     def empty(self) -> bool:
         """See `Mailbox`."""
-        return not (self._requests or self._cancels or self._withdrawn)
+        return self._pile.empty
 
     def take(self, limit: int) -> Mail:
         """See `Mailbox`. Raises `ValueError` for a frame that is no message."""
         self._read()
-        count = min(limit, len(self._requests))
-        requests = tuple(self._requests.popleft() for _ in range(count))
-        mail = Mail(requests, tuple(self._cancels), tuple(self._withdrawn))
-        self._cancels.clear()
-        self._withdrawn.clear()
-        return mail
+        return self._pile.take(limit)
 
     def sleep(self, seconds: float | None) -> None:
         """See `Mailbox`."""
@@ -102,18 +94,13 @@ class SocketMailbox:
 
     def cancel(self, request_id: int) -> None:
         """See `wire.Cancel`; ids that are unknown or over are harmless."""
-        for request in self._requests:
-            if request.id == request_id:
-                self._requests.remove(request)
-                self._withdrawn.append(request)
-                return
-        self._cancels.append(request_id)
+        self._pile.cancel(request_id)
 
     def _read(self) -> None:
         while (frame := self._line.receive()) is not None:
             match wire.decode_downward(frame):
                 case wire.Submit() as submit:
-                    self._requests.append(self._request(submit))
+                    self._pile.add(self._request(submit))
                     self.open.add(submit.id)
                 case lessons.Learn() | lessons.LearnWords() | lessons.LearnGuide() | lessons.Unlearn() as lesson:
                     self._learn(lesson)
