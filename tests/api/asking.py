@@ -30,5 +30,6 @@ def told(result):
 def idle(vlm):
     """Nothing is leased any more."""
     engine = vlm.desk.runner._engine
-    until(lambda: engine.standing().pages_used == 0 and engine.rows.held() == [] and engine.book.idle, "idleness")
+    rows = engine.ledgers.rows
+    until(lambda: engine.standing().pages_used == 0 and rows.held() == [] and engine.book.idle, "idleness")
     engine.audit()

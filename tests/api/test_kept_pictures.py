@@ -33,7 +33,7 @@ def fresh(micro_folder):
 
 
 def pins(vlm):
-    return dict(vlm.desk.runner._engine.prefixes._pins)
+    return dict(vlm.desk.runner._engine.ledgers.prefixes._pins)
 
 
 def test_a_second_question_skips_decoding_cutting_vision_and_the_prefill(fresh, monkeypatch):

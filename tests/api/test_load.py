@@ -87,8 +87,8 @@ def test_a_shorter_context_bounds_prompt_and_answer(micro_folder):
 
 def test_memory_is_told_in_bytes_or_in_words_and_holds_a_request_at_least(micro_folder):
     with gapless.load(micro_folder, kv_memory=2**20) as plain, gapless.load(micro_folder, kv_memory="1 mib") as said:
-        pages = plain.desk.runner._engine.pages.total
-        assert pages == said.desk.runner._engine.pages.total > 0
+        pages = plain.desk.runner._engine.ledgers.pages.total
+        assert pages == said.desk.runner._engine.ledgers.pages.total > 0
     with pytest.raises(errors.NotEnoughMemory, match="at the full context"):
         gapless.load(micro_folder, kv_memory="1KB")
     with pytest.raises(errors.InvalidRequest, match="pages and kv_memory"):

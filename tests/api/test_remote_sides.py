@@ -89,7 +89,7 @@ def test_pins_reach_the_engine(view):  # noqa: F811
     loop = engine_loop(HandLine(wire.Pin("a", 1), wire.Pin("b", 1), wire.Pin("a", -1), wire.Close(True)), view)
     loop.run()
     loop._pin_all()  # also those that came with the last words
-    assert loop._engine.prefixes._pins == {"b": 1}
+    assert loop._engine.ledgers.prefixes._pins == {"b": 1}
 
 
 @pytest.fixture

@@ -294,7 +294,7 @@ def test_a_leaked_page_is_found_when_the_engine_falls_idle(device, caplog):
     runner = run(device)
     assert submit(runner).hear().finish.error is None
     until(lambda: bool(runner._mailbox._condition._waiters), "sleep")  # its last audit is over
-    runner._engine.pages.take(1)
+    runner._engine.ledgers.pages.take(1)
     with caplog.at_level(logging.ERROR, "gapless"), pytest.raises(EngineDead, match="I5"):
         runner.close()
     assert "still holds" in caplog.text

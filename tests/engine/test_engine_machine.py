@@ -137,14 +137,14 @@ class PlannerMachine(RuleBasedStateMachine):
         for pages in [seq.pages for seq in roster]:
             for page in pages:
                 held[page] = held.get(page, 0) + 1
-        cache = self.engine.prefixes
+        cache = self.engine.ledgers.prefixes
         entries = {*cache.entries(), *(entry for seq in roster for entry in seq.path)}
         for entry in entries:
             assert entry.leases == sum(seq.path.count(entry) for seq in roster)
             for page in entry.pages:
                 held[page] = held.get(page, 0) + 1
-        assert held == {page: self.engine.pages.refs(page) for page in self.engine.pages.held()}
-        assert len(self.engine.rows.held()) == len(roster)
+        assert held == {page: self.engine.ledgers.pages.refs(page) for page in self.engine.ledgers.pages.held()}
+        assert len(self.engine.ledgers.rows.held()) == len(roster)
         assert cache.cached == sum(len(entry.pages) for entry in entries if not entry.leases) == len(cache.kept())
 
     def teardown(self):

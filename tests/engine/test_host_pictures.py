@@ -36,8 +36,8 @@ def after(number, which=1, gap=60, **how):
 def moved(stage, device):
     """How many were brought, kept, and made room; all is given back."""
     slots, counters = device.referee.slots, stage.engine.counters
-    assert counters.host_hits == slots.brought and stage.engine.features.leased() == []
-    assert stage.engine.features.held == len(slots.there)
+    assert counters.host_hits == slots.brought and stage.engine.ledgers.features.leased() == []
+    assert stage.engine.ledgers.features.held == len(slots.there)
     return slots.brought, slots.kept, counters.host_evictions
 
 
@@ -140,7 +140,7 @@ def test_a_picture_that_leads_to_no_numbers_is_found_by_nobody():
     right = expected(SPEC, [Entry(shown(1))])[1]
     device.cursed = {right.hidden[0]}
     stage.play([Entry(shown(1))])
-    assert isinstance(stage.heard[1].finish.error, NonFiniteLogits) and stage.engine.features.held == 0
+    assert isinstance(stage.heard[1].finish.error, NonFiniteLogits) and stage.engine.ledgers.features.held == 0
     device.cursed = set()
     assert play(stage, device, Entry(shown(2))) == [0]
     assert moved(stage, device) == (0, 2, 0)
@@ -149,7 +149,7 @@ def test_a_picture_that_leads_to_no_numbers_is_found_by_nobody():
 def test_slots_are_held_until_the_first_token_and_no_longer():
     stage, device = stage_of(host=1, pages=400)
     held = []
-    stage.before_tick = lambda tick: held.append(len(stage.engine.features.leased()))
+    stage.before_tick = lambda tick: held.append(len(stage.engine.ledgers.features.leased()))
     play(stage, device, Entry(shown(1, max_tokens=40)))
     assert max(held) == 1 and sum(held) <= 3 < len(held) / 5
 

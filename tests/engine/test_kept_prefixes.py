@@ -163,7 +163,7 @@ def test_what_a_cancelled_request_was_to_compute_in_a_step_that_fails_is_not_kep
     stage, device = stage_of(depth, faults=(Fault("wait", 0),))
     first = Entry(shown(1), cancelled=1)
     stage.play([first])
-    assert stage.heard[1].finish.error is not None and stage.engine.prefixes.entries() == []
+    assert stage.heard[1].finish.error is not None and stage.engine.ledgers.prefixes.entries() == []
     assert play(stage, device, Entry(shown(2))) == [0]
 
 
@@ -181,7 +181,7 @@ def test_what_led_to_numbers_that_are_not_finite_is_found_by_nobody():
     device.cursed = {right.hidden[2]}
     stage.play([Entry(shown(1))])
     assert isinstance(stage.heard[1].finish.error, NonFiniteLogits)
-    assert stage.engine.prefixes.entries() == []
+    assert stage.engine.ledgers.prefixes.entries() == []
     device.cursed = set()
     assert play(stage, device, Entry(shown(2))) == [0]
 
@@ -233,7 +233,7 @@ def test_spaces_in_which_nothing_is_kept_are_forgotten():
         Entry(replace(ask(n, ids=(9,), max_tokens=2), adapter=Adapter("a", n, n)), arrives=9 * n) for n in range(9)
     ]
     assert play(stage, device, *entries) == [0] * 9
-    assert stage.engine.prefixes.entries() == []
+    assert stage.engine.ledgers.prefixes.entries() == []
 
 
 def test_a_picture_further_on_is_found_whole_or_not_at_all():
@@ -256,7 +256,7 @@ def test_without_the_cache_live_requests_share_their_pictures_block_and_nothing_
     stage, device = stage_of(prefix_cache=False)
     entries = [Entry(shown(1)), Entry(shown(2)), Entry(shown(3), arrives=60), Entry(ask(4, ids=IDS), arrives=60)]
     assert play(stage, device, *entries, Entry(ask(5, ids=IDS), arrives=61)) == [0, PREFIX, 0, 0, 0]
-    assert stage.engine.pages.held() == [] and stage.engine.standing().pages_cached == 0
+    assert stage.engine.ledgers.pages.held() == [] and stage.engine.standing().pages_cached == 0
 
 
 def test_a_prompt_without_ids_is_refused_alone():
@@ -271,13 +271,13 @@ def test_kept_pages_are_counted_apart_and_are_no_leak():
     stage, device = stage_of()
     play(stage, device, later(0, max_tokens=2))
     standing, engine = stage.engine.standing(), stage.engine
-    assert (standing.pages_used, standing.pages_cached) == (0, len(engine.pages.held())) == (0, 10)
+    assert (standing.pages_used, standing.pages_cached) == (0, len(engine.ledgers.pages.held())) == (0, 10)
     engine.audit()
-    engine.pages.share((engine.prefixes.kept()[0],))
+    engine.ledgers.pages.share((engine.ledgers.prefixes.kept()[0],))
     with pytest.raises(InvariantBroken, match="I5: the prefix cache"):
         engine.audit()
-    engine.pages.give_back((engine.prefixes.kept()[0],))
-    engine.pages.take(1)
+    engine.ledgers.pages.give_back((engine.ledgers.prefixes.kept()[0],))
+    engine.ledgers.pages.take(1)
     with pytest.raises(InvariantBroken, match="I5: the engine is idle but still holds"):
         engine.audit()
 

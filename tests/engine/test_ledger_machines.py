@@ -261,7 +261,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @initialize(depth=st.integers(1, 4))
     def start(self, depth):
         self.depth = depth
-        self.pipe = Pipeline(depth, lanes=5 * depth)
+        self.pipe = Pipeline(depth, rows=6)
         self.flights: deque[tuple[Step, set[RowRef], list[RowRef]]] = deque()
         self.parked: dict[RowRef, int] = {}
         self.next = 0

@@ -79,7 +79,9 @@ def test_s_con_05_the_committed_length_is_what_was_produced(how, depth):
     judge(stage.heard[2], expected(spec, follow)[2])
     longer = expected(spec, [Entry(replace(entry.request, sampling=replace(entry.request.sampling, max_tokens=40)))])[1]
     assert stage.heard[2].tokens[0].id == longer.tokens[len(kept)].id, "the follow-up does not go on where it ended"
-    assert stage.engine.pages.held() == sorted(stage.engine.prefixes.kept()), "what was left is in the cache alone"
+    assert stage.engine.ledgers.pages.held() == sorted(stage.engine.ledgers.prefixes.kept()), (
+        "what was left is in the cache alone"
+    )
     first = spec.prefix + len(entry.request.prompt.ids)
     known = min(first + len(heard.tokens), first + len(kept)) - 1  # the last one may not have been fed, or must be now
     assert stage.heard[2].finish.metrics.cached_tokens == max(spec.prefix, known // 4 * 4)

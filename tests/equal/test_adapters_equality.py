@@ -59,7 +59,7 @@ def test_five_adapters_in_few_slots_are_exact(device, depth, slots):
         judge_all(stage.play(entries), expected(SPEC, entries), entries)
         refereed.audit()
         assert refereed.referee.tally.adapters >= 5
-        assert stage.engine.adapters.resident == slots and not stage.engine.adapters.held()
+        assert stage.engine.ledgers.adapters.resident == slots and not stage.engine.ledgers.adapters.held()
         if depth > 1:
             assert refereed.referee.tally.zombies > 0
 
@@ -114,7 +114,7 @@ def test_without_slots_a_request_with_an_adapter_is_refused_alone():
 def test_who_must_be_prefilled_alone_is_so_behind_one_that_waits_for_a_slot_too():
     with stage_on("sim", 2, 1) as (stage, _):
         engine = stage.engine
-        engine.adapters.lease(ADAPTERS[1])
+        engine.ledgers.adapters.lease(ADAPTERS[1])
         for request in (replace(ask(1), adapter=ADAPTERS[0]), ask(2), ask(3), ask(4)):
             stage.mailbox.submit(request)
         engine.book.take_mail(stage.mailbox.take(8), 0.0)

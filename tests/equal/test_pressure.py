@@ -51,7 +51,7 @@ class Watch:
         engine = self.stage.engine
         waiting = [one.history.request for one in engine.admission.waiting]
         first = waiting[0].adapter if waiting else None
-        blocked = first is not None and not engine.adapters.can_lease(first)
+        blocked = first is not None and not engine.ledgers.adapters.can_lease(first)
         for prefill in step.prefills:
             request = engine.roster.get(prefill.start.ref).history.request
             self.computed[request.id] += len(prefill.ids) + (SPEC.prefix if prefill.picture is not None else 0)
@@ -197,7 +197,7 @@ def test_ledgers_are_flat_over_ten_thousand_requests():
         device.audit()
         device.events.clear()
         engine.audit()
-        cache, seen = engine.prefixes, engine.features
+        cache, seen = engine.ledgers.prefixes, engine.ledgers.features
         assert seen.leased() == [] and seen.held <= 3 and len(device.referee.slots.there) == seen.held
         sizes.append(
             (len(cache.entries()), len(cache._roots), len(cache._leaving), len(engine.roster), len(engine.admission))
@@ -207,4 +207,4 @@ def test_ledgers_are_flat_over_ten_thousand_requests():
     counters = engine.counters
     assert counters.finished == 10_000 and counters.prefix_hits > 1000 and counters.prefix_evictions > 1000
     assert min(counters.prompt_parts, counters.host_hits, counters.host_evictions) > 100
-    assert engine.pages.held() == sorted(cache.kept())
+    assert engine.ledgers.pages.held() == sorted(cache.kept())

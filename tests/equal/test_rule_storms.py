@@ -104,7 +104,7 @@ def storm(device, depth, seed):
         refereed.referee.narrower = True
         right, heard = expected(SPEC, entries), stage.play(entries)
         refereed.audit()
-        assert not stage.engine.grammars.held()
+        assert not stage.engine.ledgers.grammars.held()
         for entry in entries:
             allowed = (RequestFailed,) if faults else ()
             allowed += (RequestCancelled,) if entry.cancelled is not None else ()

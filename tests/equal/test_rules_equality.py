@@ -89,7 +89,7 @@ def test_free_ruled_and_pointing_rows_are_exact(device, depth):
         refereed.audit()
         assert check_rules(entries, heard) >= 5
         assert refereed.referee.tally.grammars > 3, "no slot was taken over"
-        assert not stage.engine.grammars.held()
+        assert not stage.engine.ledgers.grammars.held()
         if depth > 1:
             assert refereed.referee.tally.zombies > 0
 

@@ -72,7 +72,8 @@ def play_hashed(depth: int, slots: int, pages: int, graphs: bool = True, **sampl
         prove(played, depth, graphs, landed=graphs)
         wanted = {e.request.adapter.name for e in entries if e.request.adapter and e.cancelled is None}
         assert played.device.referee.tally.adapters == played.proof.uploads >= len(wanted) > slots
-        assert played.stage.engine.adapters.resident == slots and not played.stage.engine.adapters.held()
+        adapters = played.stage.engine.ledgers.adapters
+        assert adapters.resident == slots and not adapters.held()
     return played
 
 
@@ -154,7 +155,7 @@ def test_decode_allocates_nothing_with_adapters_in_the_batch(ample, model, adapt
     prefills, before, replays = ample.stage.engine.counters.prefill_steps, counted(), ample.proof.replays
     launched = decode_ticks(ample, 40)
     after = counted()
-    assert ample.stage.engine.adapters.held()
+    assert ample.stage.engine.ledgers.adapters.held()
     assert ample.stage.engine.counters.prefill_steps == prefills
     assert launched >= 20 and ample.proof.replays - replays >= 2 * launched
     assert after == before

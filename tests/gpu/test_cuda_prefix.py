@@ -44,7 +44,7 @@ def test_a_further_turn_in_float32_says_the_same_from_the_cache_as_computed_anew
     said = {}
     for keep in (True, False):
         with cuda_stage(model, build_table(rules), depth, rows=4, pages=200) as played:
-            played.stage.engine.prefixes._keep = keep
+            played.stage.engine.ledgers.prefixes._keep = keep
             first = played.play(entries)
             further = [turned(entry, first[entry.request.id].tokens, rules.end) for entry in entries]
             said[keep] = answers(played.play(further))

@@ -132,7 +132,7 @@ def summed(times: dict[str, list[float]]) -> dict:
 
 def forget(vlm: VLM) -> None:
     """From now on nothing is found in host memory."""
-    vlm.desk.runner._engine.features.lease = no_place
+    vlm.desk.runner._engine.ledgers.features.lease = no_place
 
 
 def no_place(digest: str) -> None:

@@ -179,7 +179,7 @@ def test_s_con_03_a_client_that_leaves_frees_row_pages_and_place(endless, stream
     async def leaving():
         leave = [asyncio.Event() for _ in range(6)]
         asking = [asyncio.create_task(called(site, body, event)) for event in leave]
-        while len(engine.rows.held()) < 4:
+        while len(engine.ledgers.rows.held()) < 4:
             await asyncio.sleep(0.005)
         assert site.gate.held == 6 and engine.standing().pages_used
         for event in leave:

@@ -128,7 +128,7 @@ def test_what_an_answer_says_of_itself_is_what_is_counted(alone):
     assert found["bubble_seconds_total",] == pytest.approx(max(0, accounting.idle_ms / 1e3))
     assert found["device_busy_seconds_total", "prefill"] == pytest.approx(accounting.busy["prefill"] / 1e3)
     assert found["host_work_seconds_total", "commit"] > 0 and found["host_wait_seconds_total", "mail"] > 0
-    assert found["kv_pages",] == alone.vlm.desk.runner._engine.pages.total
+    assert found["kv_pages",] == alone.vlm.desk.runner._engine.ledgers.pages.total
     assert found["engine_up",] == 1
 
 

@@ -265,7 +265,7 @@ def test_every_choice_takes_a_place(endless, stream):
     async def two_at_once():
         leave = asyncio.Event()
         asking = asyncio.create_task(called(site, body, leave, path=CHAT))
-        while len(endless.desk.runner._engine.rows.held()) < 3:
+        while len(endless.desk.runner._engine.ledgers.rows.held()) < 3:
             await asyncio.sleep(0.005)
         assert site.gate.held == 3
         async with site.client() as client:
@@ -292,7 +292,7 @@ def test_a_client_that_leaves_ends_all_choices(site, endless, stream):
     async def leaving():
         leave = asyncio.Event()
         asking = asyncio.create_task(called(site, body, leave, path=CHAT))
-        while len(endless.desk.runner._engine.rows.held()) < 3:
+        while len(endless.desk.runner._engine.ledgers.rows.held()) < 3:
             await asyncio.sleep(0.005)
         leave.set()
         await asking
@@ -310,7 +310,7 @@ def test_a_client_that_leaves_before_the_first_piece_ends_all_choices(site, endl
     async def leaving():
         leave, hold = asyncio.Event(), asyncio.Event()
         others = [asyncio.create_task(called(site, body, hold, path=CHAT)) for _ in range(4)]
-        while len(runner._engine.rows.held()) < 4:
+        while len(runner._engine.ledgers.rows.held()) < 4:
             await asyncio.sleep(0.005)
         asking = asyncio.create_task(called(site, body | {"n": 3}, leave, path=CHAT))
         while len(runner._open) < 7:

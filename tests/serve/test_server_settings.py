@@ -96,8 +96,8 @@ def test_all_settings_of_the_model_reach_it(micro_folder):
     given = {"model": str(micro_folder), "device": "cpu", "max_rows": 3, "pages": 40, "depth": 1, "page_size": 8}
     given["process"] = False
     with load_model(read_settings(given), Seen()) as vlm:
-        limits = vlm.desk.runner._engine
-        assert vlm.desk.rows == 3 and limits.pages.page_size == 8
+        pages = vlm.desk.runner._engine.ledgers.pages
+        assert vlm.desk.rows == 3 and pages.page_size == 8
         assert vlm.desk._limits == ImageLimits(max_bytes=32 * 2**20)
 
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
-from gapless.engine.adapters import AdapterPool, Resident
+from gapless.engine.adapters import Resident
 from gapless.engine.adjusting import adjustment_of, check_adjusted
-from gapless.engine.features import FeatureLedger
-from gapless.engine.grammars import GrammarPool, Seated, check_grammar
-from gapless.engine.needs import Pages
-from gapless.engine.prefix import Item, PrefixCache, PrefixEntry, items_of, items_said, space_of
-from gapless.engine.rows import RowPool
+from gapless.engine.grammars import Seated, check_grammar
+from gapless.engine.ledgers import Ledgers
+from gapless.engine.prefix import Item, PrefixEntry, items_of, items_said, space_of
 from gapless.engine.sequence import History, Roster, Running, Waiting
 from gapless.errors import InvalidRequest, PromptTooLong, RequestTooLarge
 from gapless.observe.counters import Counters
@@ -50,23 +48,18 @@ class Admission:
     def __init__(
         self,
         limits: DeviceLimits,
-        pages: Pages,
-        prefixes: PrefixCache,
-        rows: RowPool,
-        adapters: AdapterPool,
-        grammars: GrammarPool,
-        features: FeatureLedger,
+        ledgers: Ledgers,
         roster: Roster,
         lookahead: int,
         counters: Counters,
     ) -> None:
         self._limits = limits
-        self._pages = pages
-        self._prefixes = prefixes
-        self._rows = rows
-        self._adapters = adapters
-        self._grammars = grammars
-        self._features = features
+        self._pages = ledgers.pages
+        self._prefixes = ledgers.prefixes
+        self._rows = ledgers.rows
+        self._adapters = ledgers.adapters
+        self._grammars = ledgers.grammars
+        self._features = ledgers.features
         self._roster = roster
         self._lookahead = lookahead
         self._counters = counters

@@ -100,7 +100,8 @@ class Loop:
                 self.meter.enter(Part.FINALIZE, small)
                 with self.blame.on(masks, closing=masks[parked.ref] is None):
                     self.device.finalize(small, masks)
-                    sampled += self.pipeline.unpark(parked, small)
+                    self.pipeline.unpark(parked, small)
+                    sampled += 1
         return sampled > 0
 
     def settle(self) -> None:

@@ -35,17 +35,19 @@ class Parked:
 
 
 class Pipeline:
-    """Flights in commit order (I2), oldest first, and parked rows beside them. A row takes at most `depth` lanes."""
+    """Flights in commit order (I2), oldest first, and parked rows beside them.
 
-    def __init__(self, depth: int, lanes: int) -> None:
+    `rows`: how many the device has, with row 0, which never rides. A row takes at most `depth` lanes."""
+
+    def __init__(self, depth: int, rows: int) -> None:
         self.depth = depth
         self.masked = 0
         """Rows that wait for host masks, in steps and in lanes."""
         self._slots: deque[int] = deque(range(depth))
-        self._lanes: deque[int] = deque(range(lanes))
+        self._lanes: deque[int] = deque(range((rows - 1) * depth))
         self._flights: deque[Flight] = deque()
         self._parked: dict[RowRef, Parked] = {}
-        self._unsampled = np.zeros(lanes // depth + 1, dtype=np.bool_)  # by row number
+        self._unsampled = np.zeros(rows, dtype=np.bool_)  # by row number
 
     @property
     def empty(self) -> bool:
@@ -143,13 +145,12 @@ class Pipeline:
         flight.waiting.clear()
         return lanes
 
-    def unpark(self, parked: Parked, step: Step) -> int:
-        """A parked row was sampled: from now on it is a small step of its own, last in the commit order. Returns 1."""
+    def unpark(self, parked: Parked, step: Step) -> None:
+        """A parked row was sampled: from now on it is a small step of its own, last in the commit order."""
         del self._parked[parked.ref]
         self._unsampled[parked.ref.row] = False
         self.masked -= 1
         self._flights.append(Flight(step, sampled=step.rows))
-        return 1
 
     def must_settle(self, launched: Step | None) -> bool:
         """Whether the oldest step has to be committed now: no slot is left, or there was nothing to launch and the
@@ -162,8 +163,8 @@ class Pipeline:
         """The flight to commit next."""
         return self._flights[0]
 
-    def retire(self, flight: Flight) -> Rows:
-        """The oldest flight's records were read: free its slot or lane, drop its refs; the rows are returned."""
+    def retire(self, flight: Flight) -> None:
+        """The oldest flight's records were read: free its slot or lane, drop its refs."""
         if self._flights[0] is not flight or flight.waiting:
             raise InvariantBroken(f"I2: step {flight.step.id} is retired out of order or before it was sampled")
         self._flights.popleft()
@@ -171,7 +172,6 @@ class Pipeline:
             self._lanes.append(flight.step.lane)
         else:
             self._slots.append(flight.step.slot)
-        return flight.sampled
 
     def held(self) -> dict[str, int]:
         """Slots, lanes and refs still out, for the audit."""
