@@ -89,6 +89,7 @@ def test_rule_tells_why_there_is_no_table(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_rule_without_a_table_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
     tree = str(tmp_path / "tree.json")
     Path(tree).write_text(json.dumps({"type": "object", "properties": {"of": {"$ref": "#"}}}))
     assert main(["rule", "--schema", tree, "--json"]) == 0
@@ -96,3 +97,22 @@ def test_a_rule_without_a_table_is_told_as_such(tmp_path: Path, capsys: pytest.C
     assert told["host"] and told["bytes"] > 0 and "states" not in told
     assert main(["rule", "--schema", tree]) == 0
     assert "built on the host" in capsys.readouterr().out
+    Path(tree).write_text(json.dumps({"type": "string", "maxLength": 4000}))
+    assert main(["rule", "--schema", tree]) == 0
+    assert "built on the host" in capsys.readouterr().out
+
+
+def test_a_rule_that_neither_has_a_table_nor_can_be_led_is_told_both_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "wide.json"
+    many = {f"k{i}": {"const": 1} for i in range(300)}
+    path.write_text(json.dumps({"properties": many, "additionalProperties": {"$ref": "#"}}))
+    for there, reason in (
+        (True, "nor can it be led on the host: the rule is too large"),
+        (False, "or pip install 'gapless[structured]'"),
+    ):
+        monkeypatch.setattr("gapless.constrain.guides.installed", lambda there=there: there)
+        assert main(["rule", "--schema", str(path)]) == 1
+        err = " ".join(capsys.readouterr().err.split())
+        assert "the schema is recursive: # leads to itself again" in err and reason in err

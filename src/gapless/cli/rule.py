@@ -17,6 +17,8 @@ from gapless.cli.terminal import table
 from gapless.skills.rules import rules_of
 
 if TYPE_CHECKING:
+    from gapless.constrain.grammar import Grammar
+    from gapless.constrain.limits import NotATable
     from gapless.constrain.vocabulary import Vocabulary
     from gapless.records import HostGrammar, TokenTable
 
@@ -34,7 +36,7 @@ def rule(
     json: ReportJsonOption = False,
 ) -> int:
     """Compile a rule for answers, and tell its table's size. Ends with 1 if it would be refused."""
-    from gapless.constrain.grammar import compile_grammar, host_grammar
+    from gapless.constrain.grammar import compile_grammar
     from gapless.constrain.limits import NotATable
 
     given = rule_from(choice, regex, schema, json_object)
@@ -44,8 +46,8 @@ def rule(
     vocabulary = _vocabulary(model)
     try:
         found = compile_grammar(grammar, vocabulary)
-    except NotATable:
-        led = host_grammar(grammar, vocabulary)
+    except NotATable as error:
+        led = _led(grammar, vocabulary, error)
         facts: dict[str, Any] = {"kind": grammar.kind, "host": True, "ids": vocabulary.size, **_size(led)}
     else:
         facts = {
@@ -61,6 +63,23 @@ def rule(
     else:
         _show(facts)
     return 0
+
+
+def _led(grammar: Grammar, vocabulary: Vocabulary, error: NotATable) -> HostGrammar:
+    """What leads a rule without a table, read once: what is too large for that is refused."""
+    from gapless.constrain.compiler import needing_more, neither
+    from gapless.constrain.grammar import host_grammar
+    from gapless.constrain.guides import Guides, installed
+    from gapless.constrain.limits import NotATable
+
+    if not installed():
+        raise needing_more(error) from error
+    try:
+        led = host_grammar(grammar, vocabulary)
+    except NotATable as other:
+        raise neither(error, other) from other
+    Guides(most_kept=0).guide(led).mask()
+    return led
 
 
 def _size(rule: TokenTable | HostGrammar) -> dict[str, float]:

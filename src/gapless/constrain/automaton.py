@@ -9,7 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gapless.constrain.language import Alt, Chars, Lexeme, Listed, Literal, Machine, Members, Node, Repeat, Rule, Seq
+from gapless.constrain.language import (
+    Alt,
+    Both,
+    Chars,
+    Lexeme,
+    Listed,
+    Literal,
+    Machine,
+    Members,
+    Node,
+    Repeat,
+    Rule,
+    Seq,
+)
 from gapless.constrain.limits import Limits, NotATable
 
 ByteSet = int
@@ -39,6 +52,7 @@ class Nfa:
             Listed: self._listed,
             Members: self._members,
             Machine: self._machine,
+            Both: self._both,
             Lexeme: self._lexeme,
             Rule: self._rule,
         }
@@ -62,6 +76,13 @@ class Nfa:
         """Refuse what would be built so many times before any of it is: each takes a place at least."""
         if copies > self._limits.fragments:
             raise self._limits.exceeded("places", self._limits.fragments)
+
+    def _copy(self, node: Node, start: int, copies: int) -> int:
+        """Build the first of so many copies; refuse the others, which take as much each, before they are built."""
+        before = len(self.free)
+        end = self.add(node, start)
+        self._unroll(copies * (len(self.free) - before))
+        return end
 
     def _chars(self, node: Chars, start: int) -> int:
         """Sequences that end alike share their ends: a set of all characters takes seven inner states."""
@@ -104,17 +125,17 @@ class Nfa:
     def _repeat(self, node: Repeat, start: int) -> int:
         """What must be there one after the other, then a loop, or copies each of which leads to the end."""
         self._unroll(max(node.least, node.most or 0))
-        for _ in range(node.least if node.most is not None else node.least - 1):
-            start = self.add(node.part, start)
+        for i in range(node.least if node.most is not None else node.least - 1):
+            start = self._copy(node.part, start, max(node.least, node.most or 0) - i)
         if node.most is None:
             loop = self._from(start)
             last = self.add(node.part, self._from(loop))
             self.free[last].append(loop)
             return last if node.least else loop
         end = self.state()
-        for _ in range(node.most - node.least):
+        for i in range(node.most - node.least):
             self.free[start].append(end)
-            start = self.add(node.part, start)
+            start = self._copy(node.part, start, node.most - node.least - i)
         self.free[start].append(end)
         return end
 
@@ -129,7 +150,8 @@ class Nfa:
         for i in range(singly):
             part = node.heads[i] if i < len(node.heads) else node.rest
             assert part is not None
-            start = self.add(part, self._from(start if i == 0 else self.add(node.between, start)))
+            entry = self._from(start if i == 0 else self.add(node.between, start))
+            start = self._copy(part, entry, singly - i if part is node.rest else 1)
             if i + 1 >= node.least:
                 self.free[start].append(end)
         if node.most is None and node.rest is not None:
@@ -171,6 +193,11 @@ class Nfa:
         for state in node.accepting:
             self.free[own[state]].append(end)
         return end
+
+    def _both(self, node: Both, start: int) -> int:
+        if node.machine is None:
+            raise NotATable("what a pattern and a length say together is too large to be told from other texts")
+        return self._machine(node.machine, start)
 
     def _lexeme(self, node: Lexeme, start: int) -> int:
         return self.add(node.part, start)

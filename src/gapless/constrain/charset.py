@@ -29,7 +29,7 @@ class CharSet:
         """The union of inclusive ranges, in any order; surrogates are no characters and are left out."""
         merged: list[tuple[int, int]] = []
         for first, last in sorted(_without_surrogates(ranges)):
-            if merged and first <= merged[-1][1] + 1 and merged[-1][1] + 1 != _SURROGATES[0]:
+            if merged and first <= merged[-1][1] + 1:
                 merged[-1] = (merged[-1][0], max(merged[-1][1], last))
             else:
                 merged.append((first, last))

@@ -112,6 +112,18 @@ class Refusals:
             self._known.popitem(last=False)
 
 
+def needing_more(error: NotATable) -> NotATable:
+    """Why a rule has no table, with what leads those without one."""
+    return type(error)(f"{error}; or {INSTALL}, which leads rules without a table on the host", param=error.param)
+
+
+def neither(error: NotATable, other: NotATable) -> NotATable:
+    """Why a rule has no table, and why it cannot be led on the host."""
+    if str(other) == str(error):
+        return error
+    return type(error)(f"{error}; nor can it be led on the host: {other}", param=error.param)
+
+
 class _Job:
     """A grammar that is waited for, and by whom."""
 
@@ -259,11 +271,11 @@ class Compiler:
         if not isinstance(result, NotATable):
             return result
         if not self._on_host:
-            return type(result)(f"{result}; rules without a table need {INSTALL}", param=result.param)
+            return needing_more(result)
         other = self._asked(grammar, on_host=True)
-        if isinstance(other, TooSlow):
-            return other
-        return result if isinstance(other, NotATable) else other
+        if isinstance(other, NotATable) and not isinstance(other, TooSlow):
+            return neither(result, other)
+        return other
 
     def _asked(self, grammar: Grammar, *, on_host: bool) -> Rule | GaplessError:
         closed = EngineClosed("the compiler of grammars was closed")

@@ -90,6 +90,15 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Both:
+    """What is in both of two languages, within a lexeme; `machine`: what that is, None if nobody could work it out."""
+
+    one: Node
+    other: Node
+    machine: Machine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lexeme:
     """A part that a reader of JSON takes as one piece: a string, a number, a name, a separator with its spaces.
 
@@ -107,7 +116,7 @@ class Rule:
     number: int
 
 
-Node = Chars | Literal | Seq | Alt | Repeat | Listed | Members | Machine | Lexeme | Rule
+Node = Chars | Literal | Seq | Alt | Repeat | Listed | Members | Machine | Both | Lexeme | Rule
 
 EMPTY = Literal(b"")
 NEVER = Alt(())
@@ -143,6 +152,19 @@ def lengths(text: Node) -> tuple[int, int | None]:
             return least * shortest, 0 if inner == 0 else None if inner is None or most is None else most * inner
         case _:
             return 0, 0 if text == EMPTY else None
+
+
+def letters(text: Node) -> CharSet:
+    """The characters that texts of a language have. `text` has characters and what is made of them."""
+    match text:
+        case Chars(set):
+            return set
+        case Seq(parts) | Alt(parts):
+            return CharSet.of(*(each for part in parts for each in letters(part).ranges))
+        case Repeat(part):
+            return letters(part)
+        case _:
+            return CharSet.of()
 
 
 def _total(counts: list[int | None]) -> int | None:

@@ -17,6 +17,7 @@ from gapless.constrain.cycles import Expressions, solve
 from gapless.constrain.language import (
     EMPTY,
     Alt,
+    Both,
     Chars,
     Lexeme,
     Listed,
@@ -119,7 +120,7 @@ class _Writer:
                 return self.terminal(part)
         key = id(node), inside
         if key not in self._names:
-            inner = inside or isinstance(node, Chars | Machine | Lexeme)
+            inner = inside or isinstance(node, Chars | Machine | Both | Lexeme)
             expression = self._expression(node, inside)
             self._kept.append(node)
             self._names[key] = self.define(f"{'T' if inner else 'part'}{len(self.lines)}", expression)
@@ -143,6 +144,8 @@ class _Writer:
                 found = self._members(node, inside)
             case Machine():
                 found = self._machine(node)
+            case Both(one, other):
+                found = f"{self.terminal(one)} & {self.terminal(other)}"
             case _:
                 raise AssertionError(f"{type(node).__name__} has no name")
         return found

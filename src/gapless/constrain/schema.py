@@ -17,16 +17,14 @@ from itertools import compress
 from operator import not_
 from urllib.parse import unquote
 
-from gapless.constrain.charset import ANY
 from gapless.constrain.compile import both, compact, without
 from gapless.constrain.digits import Bound, between, fraction_digits, multiples, plain_number, too_fine
 from gapless.constrain.disjoint import Disjoint
-from gapless.constrain.flat import Conjunction, Flat, Part, Text, declared, merge, refusal, smaller, type_of
+from gapless.constrain.flat import Conjunction, Flat, Part, declared, merge, refusal, smaller, type_of
 from gapless.constrain.keywords import ANNOTATIONS, Keywords
 from gapless.constrain.language import (
     EMPTY,
     NEVER,
-    Chars,
     Listed,
     Literal,
     Member,
@@ -34,14 +32,13 @@ from gapless.constrain.language import (
     Node,
     Repeat,
     alt,
-    lengths,
     lexeme,
     seq,
 )
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
-from gapless.constrain.regex import found_in
 from gapless.constrain.rules import Ruled, Rules, some_member
-from gapless.constrain.spelling import CHARACTER, PLAIN, Spacing, format_text, key, quoted, spelled
+from gapless.constrain.spelling import CHARACTER, Spacing, key, quoted
+from gapless.constrain.strings import Strings
 from gapless.errors import InvalidRequest, shown
 
 _SIMPLE = Flat()
@@ -75,7 +72,9 @@ class _Schema:
         self._deep: dict[int, Node] = {}
         self._ranges: dict[tuple[Bound | None, Bound | None, int], Node] = {}
         self._depth = 0
-        self._disjoint = Disjoint(self.alternatives if rules is None else self._known_alternatives, self.text, limits)
+        self._strings = Strings(limits, on_host=rules is not None)
+        known = self.alternatives if rules is None else self._known_alternatives
+        self._disjoint = Disjoint(known, self._strings.text, limits)
 
     def root(self) -> Node:
         found = self._language((Part("", self._root, frozenset(("",))),))
@@ -255,39 +254,7 @@ class _Schema:
         return self._ranges[wanted]
 
     def _string(self, flat: Flat) -> Node:
-        character = PLAIN if any(text.keyword == "format" for text in flat.texts) else CHARACTER
-        texts = [self._text(text, flat.longest) for text in flat.texts]
-        return quoted(self._body(flat, character, texts, [spelled(text) for text in texts]))
-
-    def text(self, flat: Flat) -> Node:
-        """The texts that strings of this kind may be. Formats do not count, as they allow more than is written."""
-        patterns = [self._text(text) for text in flat.texts if text.keyword == "pattern"]
-        return self._body(flat, Chars(ANY), patterns, patterns)
-
-    def _body(self, flat: Flat, character: Node, texts: list[Node], written: list[Node]) -> Node:
-        """`texts` as they are `written`, and of a schema's lengths what they do not say by themselves."""
-        if flat.longest is not None and flat.longest < flat.shortest:
-            return NEVER
-        each = [lengths(text) for text in texts if text != NEVER]
-        ends = [most for _, most in each if most is not None]
-        if any(most < flat.shortest for most in ends):
-            return NEVER
-        shortest = flat.shortest if all(least < flat.shortest for least, _ in each) else 0
-        longest = flat.longest if flat.longest is not None and all(most > flat.longest for most in ends) else None
-        if shortest or longest is not None or not written:
-            written = [*written, Repeat(character, shortest, longest)]
-        found = written[0]
-        for text in written[1:]:
-            found = both(found, text, self._limits)
-        return found
-
-    def _text(self, text: Text, longest: int | None = None) -> Node:
-        if text.keyword == "format":
-            return format_text(text.content, longest)
-        try:
-            return found_in(text.content, self._limits)
-        except InvalidRequest as error:
-            raise refusal(text.pointer, "pattern", f"cannot be honoured: {error}") from error
+        return self._strings.written(flat)
 
     # Arrays and objects
 
@@ -361,7 +328,7 @@ class _Schema:
             return NEVER
         other: Node = quoted(Repeat(CHARACTER, 0, None))
         for part in flat.names:
-            other = lexeme(both(other, self._name(part), self._limits))
+            other = lexeme(self._strings.common(other, self._name(part)))
         declared = alt(key(name) for name in names)
         other = other if declared == NEVER else lexeme(without(other, declared, self._limits))
         return self._member(other, value) if other != NEVER else NEVER

@@ -91,8 +91,6 @@ def quoted(body: Node) -> Node:
 
 CHARACTER = characters(ANY)
 """Any one character of a string."""
-PLAIN = characters(CharSet.of((0x20, 0x7E)) - CharSet.among('"\\'))
-"""Any one character that a format has: counted, it takes a tenth of the states."""
 
 _DAY = (
     r"([1-9]\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
