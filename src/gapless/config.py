@@ -159,8 +159,10 @@ def bytes_of(size: int | str, least: int = 1) -> int:
         if (unit := found[2].upper()) not in _UNITS:
             raise ValueError(f"must be bytes, or a number with KB, MB, GB or TB, or KiB to TiB, not {found[2]:.20}")
         number = float(found[1]) * _UNITS[unit]
+    if math.isnan(number):
+        raise ValueError("must be bytes, as a number or like 8GB or 8GiB; units are KB, MB, GB and TB, and KiB to TiB")
     if not least <= number <= MOST_BYTES:
-        raise ValueError(f"must be bytes, as a number or like 8GB or 8GiB, from {least} to {MOST_BYTES}")
+        raise ValueError(f"must be bytes, as a number or like 8GB or 8GiB, from {least} to {MOST_BYTES} (1024TiB)")
     return int(number)
 
 

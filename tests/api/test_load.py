@@ -9,6 +9,7 @@ from tests.fakes.micro import write_micro
 
 import gapless
 from gapless import errors
+from gapless.config import bytes_of
 from gapless.weights.folder import TOKENIZER
 from gapless.weights.hub import ASSETS
 
@@ -133,6 +134,24 @@ def test_room_for_tables_of_rules_is_what_was_said(micro_folder, how, remedy):
             return
         with pytest.raises(errors.RequestTooLarge, match=remedy):
             vlm.query(question="x", settings=rule)
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        *((size, "or KiB to TiB, not P") for size in ("100PB", "1 Peta", "3pib")),
+        *(
+            (size, "units are KB, MB, GB and TB, and KiB to TiB")
+            for size in ("GB", "8,5GB", "8 GB free", "-8GB", 8.5, "")
+        ),
+        *((size, r"from 1 to 1125899906842624 \(1024TiB\)") for size in ("0", "1025TiB", 2**50 + 1, -1)),
+    ],
+    ids=str,
+)
+def test_an_amount_of_memory_that_is_none_is_told_the_units_there_are(size, told):
+    assert bytes_of("100TB") == 10**14 and bytes_of("1024TiB") == bytes_of(2**50) == 2**50
+    with pytest.raises(errors.InvalidRequest, match=f"^kv_memory must be bytes.*(?i:{told}).*; got "):
+        gapless.load("glint", kv_memory=size)
 
 
 def test_nothing_is_kept_where_that_is_not_wanted(micro_folder, pictures):
