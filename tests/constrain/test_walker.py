@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.constrain.table import PROGRAMS, Rules, TokenClass, Walker, build_table
-from gapless.records import Flags, Token, ValueHead
+from gapless.records import Flags, ValueHead
 
 VOCAB, END, ANSWER, COORD, SIZE, WORD = 16, 0, 3, 5, 6, 9
 STRICT = build_table(Rules(VOCAB, END, ANSWER, COORD, SIZE, mask_answer=True))
@@ -132,19 +132,3 @@ def test_the_end_id_does_not_end_a_reasoning():
     assert [flags for _, flags in said] == [0, 0, 0, Flags.STOP]
     walker, _ = walk(STRICT, "reason", [WORD])
     assert END not in allowed(walker) and SIZE not in allowed(walker)
-
-
-@QUICK
-@given(st.sampled_from(PROGRAMS), st.lists(st.integers(0, 10**6), max_size=25), st.integers(0, 25))
-def test_a_replay_stands_where_the_first_walk_stood(program, draws, cut):
-    first, tokens = Walker.start(STRICT, program, 9, 4), []
-    for draw in draws:
-        token = allowed(first)[draw % len(allowed(first))]
-        _, flags = first.advance(token)
-        tokens.append(Token(token))
-        if flags:
-            break
-    second = Walker.start(STRICT, program, 9, 4)
-    second.replay(tuple(tokens[:cut]))
-    second.replay(tuple(tokens[cut:]))
-    assert second == first

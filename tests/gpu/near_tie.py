@@ -149,7 +149,8 @@ def _allowed(model: Moondream, table: Table, request: Request, said: Sequence[To
     """Logits of the ids that were allowed."""
     sampling = request.sampling
     walker = Walker.start(table, request.program, sampling.max_tokens, sampling.max_objects)
-    walker.replay(tuple(said))
+    for token in said:
+        walker.advance(token.id)
     mask = torch.from_numpy(walker.mask().copy()).to(hidden.device)
     return model.logits(hidden)[0][mask]
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.skills.detokenize import Detokenizer
+from gapless.records import Token
+from gapless.skills.answer import AnswerText
 from gapless.skills.tokenizer import Tokenizer
 
 FAMILY = "👨‍👩‍👧‍👦"
@@ -14,6 +15,19 @@ def byte_ids(tokenizer, text):
     """One id per UTF-8 byte."""
     single = {tokenizer.piece(i): i for i in range(512) if len(tokenizer.piece(i)) == 1}
     return [single[bytes([b])] for b in text.encode()]
+
+
+class Detokenizer:
+    """The way of a user's text, told ids alone."""
+
+    def __init__(self, tokenizer):
+        self.answer = AnswerText(tokenizer)
+
+    def feed(self, ids):
+        return "".join(self.answer.feed([Token(i) for i in ids]))
+
+    def finish(self):
+        return "".join(self.answer.finish())
 
 
 def stream(tokenizer, ids):

@@ -17,7 +17,7 @@ bandwidth measured just before, as in `bench.decode_run`.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import product
 from statistics import median
@@ -247,10 +247,6 @@ def _table_row(table: TokenTable) -> dict[str, Any]:
         "compile_s": round(table.seconds, 3),
         "fewest": table.fewest,
     }
-
-
-def _medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: median(turn[name] for turn in turns) for name in turns[0]}
 
 
 def _named(key: Key) -> str:

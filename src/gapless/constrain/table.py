@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from gapless.records import Flags, Mask, Token, ValueHead
+from gapless.records import Flags, Mask, ValueHead
 
 
 class TokenClass(IntEnum):
@@ -263,8 +263,3 @@ class Walker:
             self.state = int(t.on_limit[at])
             self.left = 1
         return head, Flags.NONE
-
-    def replay(self, tokens: tuple[Token, ...]) -> None:
-        """Move over tokens that were committed in an earlier life."""
-        for token in tokens:
-            self.advance(token.id)

@@ -1,8 +1,8 @@
 """Text out of a growing list of ids, as early as it is certain.
 
-In: ids as they are committed. Out: pieces of text whose concatenation equals `Tokenizer.decode` of all ids.
-Invariants: no piece holds half a character, nor a U+FFFD whose bytes may still be completed; each byte is decoded
-once, so a stream costs linear time.
+In: ids as they are committed. Out: pieces of text whose concatenation equals `Tokenizer.decode` of all ids. Characters
+come first, then stop strings, then words (`skills.answer` joins them). Invariants: no piece holds half a character, nor
+a U+FFFD whose bytes may still be completed; each byte is decoded once, so a stream costs linear time.
 """
 
 from __future__ import annotations
@@ -63,22 +63,6 @@ class Words:
         """Return what is left."""
         ready, self._held = "".join(self._held), []
         return ready
-
-
-class Detokenizer:
-    """One stream of words."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._characters = Characters(tokenizer)
-        self._words = Words()
-
-    def feed(self, ids: Iterable[int]) -> str:
-        """Take committed ids; return the text that may be shown now (perhaps empty)."""
-        return self._words.feed(self._characters.feed(ids))
-
-    def finish(self) -> str:
-        """Return what is left."""
-        return self._words.feed(self._characters.finish()) + self._words.finish()
 
 
 def _ends_word(char: str) -> bool:

@@ -2,7 +2,7 @@
 
 In: a tokenizer.json (byte-level BPE) and the ids a model reserves. Out: ids for a user's text, text for a model's ids.
 Invariants: `encode` never yields a special id, whatever a user types; `decode` of a whole stream equals what
-`Detokenizer` emits piece by piece, because both join the same bytes.
+`AnswerText` emits piece by piece, because both join the same bytes.
 """
 
 from __future__ import annotations
