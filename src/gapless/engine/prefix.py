@@ -8,9 +8,8 @@ are compared item by item, never by a hash. A cache belongs to one engine, that 
 What flows in: items, and pages that others have taken. What flows out: paths, root first, and pages. Invariants:
 whoever holds an entry holds all before it; an entry that nobody holds is kept until its pages are wanted, the one left
 the longest ago goes first, blocks of pinned pictures after all others, and none before what follows on it; entries are
-never written (a block's partly filled last
-page is copied); one that was withdrawn is found by nobody, nor what follows on it, and stays until its last holder
-leaves.
+never written (a block's partly filled last page is copied); one that was withdrawn is found by nobody, nor what follows
+on it, and stays until its last holder leaves.
 """
 
 from __future__ import annotations
@@ -65,9 +64,7 @@ class PrefixCache:
         self._keep = keep
         self._roots: dict[tuple[Item, ...], PrefixEntry] = {}  # by space
         self._idle: dict[PrefixEntry, None] = {}  # left the longest ago first, and so what follows before what it is on
-        self._idle_pinned: dict[
-            PrefixEntry, None
-        ] = {}  # blocks of pinned pictures, likewise; nothing follows on others
+        self._idle_pinned: dict[PrefixEntry, None] = {}  # blocks of pinned pictures, likewise
         self._pins: dict[str, int] = {}  # by picture
         self._leaving: set[PrefixEntry] = set()
         self.cached = 0

@@ -98,11 +98,10 @@ class Waiting:
 class Running:
     """A request with a row. `base` is the position of the first token sampled in this life; `pages` its whole page
     table, shared pages first; `items` what its prefill stands for, as far as it was launched; `path` the entries of the
-    prefix cache it holds. `brings`: its prefill puts its adapter into the slot,
-    `brings_grammar` its token table; `begun`: some of it was launched, or it
-    never will be. `pictures`: slots on the host that its prefill writes or reads, until its first token; `shown`: how
-    many of them were launched. `void`: a step of it failed, so nobody else may use what it computes; unless it ended by
-    that, it begins again."""
+    prefix cache it holds. `brings`: its prefill puts its adapter into the slot, `brings_grammar` its token table;
+    `begun`: some of it was launched, or it never will be. `pictures`: slots on the host that its prefill writes or
+    reads, until its first token; `shown`: how many of them were launched. `void`: a step of it failed, so nobody else
+    may use what it computes; unless it ended by that, it begins again."""
 
     history: History
     ref: RowRef
