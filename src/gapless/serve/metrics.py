@@ -158,9 +158,7 @@ class Sheet:
             ("adapters_resident", held.adapters, "Adapters on the device."),
             ("longest_step_seconds", snapshot.accounting.longest_step_ms / 1e3, "Device time of the longest step."),
         ):
-            gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
-            gauge.add_metric([model], value)
-            yield gauge
+            yield _gauge(name, words, value, model)
         yield from self._counters(snapshot, model)
         yield from self._labelled_counters(snapshot, model)
         for key, (name, words) in SPREADS.items():
@@ -172,18 +170,14 @@ class Sheet:
             ("pictures_kept", counts.held, "Decoded pictures that are kept."),
             ("pictures_kept_bytes", counts.held_bytes, "What they take."),
         ):
-            gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
-            gauge.add_metric([model], value)
-            yield gauge
+            yield _gauge(name, words, value, model)
         for name, value, words in (
             ("pictures_prepared", counts.asked, "Pictures that came, those that were refused too."),
             ("pictures_decoded", counts.decoded, "Of these, those that had to be decoded."),
             ("pictures_cut", counts.cut, "Of these, those whose pixels were new."),
             ("picture_evictions", counts.evicted, "Decoded pictures that made room for others."),
         ):
-            counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
-            counter.add_metric([model], self._forward(name, "", value))
-            yield counter
+            yield self._counter(name, words, value, model)
 
     def rules(self, counts: RuleCounts, model: str) -> Iterator[Metric]:
         """Metrics of the rules for answers, and of the tables that are kept."""
@@ -191,18 +185,14 @@ class Sheet:
             ("rule_tables_kept", counts.kept, "Tables of rules that are kept."),
             ("rule_tables_kept_bytes", counts.kept_bytes, "What they take."),
         ):
-            gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
-            gauge.add_metric([model], value)
-            yield gauge
+            yield _gauge(name, words, value, model)
         for name, count, words in (
             ("rules", float(counts.asked), "Requests with a rule for their answer."),
             ("rules_compiled", counts.compiled, "Rules that were compiled; the others were known."),
             ("rules_refused", counts.refused, "Requests whose rule was wrong, too large, or one too many."),
             ("rule_compile_seconds", counts.compile_ms / 1e3, "Seconds that tables took to compile."),
         ):
-            counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
-            counter.add_metric([model], self._forward(name, "", count))
-            yield counter
+            yield self._counter(name, words, count, model)
 
     def _counters(self, snapshot: Snapshot, model: str) -> Iterator[Metric]:
         accounting, counted = snapshot.accounting, snapshot.accounting.counters
@@ -224,9 +214,7 @@ class Sheet:
             ("long_steps", counted.long_steps, "Steps that could not be cut to max_step_ms."),
             ("prefix_copies", counted.prefix_copies, "Partly filled pages of picture blocks that were copied."),
         ):
-            counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
-            counter.add_metric([model], self._forward(name, "", value))
-            yield counter
+            yield self._counter(name, words, value, model)
 
     def _labelled_counters(self, snapshot: Snapshot, model: str) -> Iterator[Metric]:
         told = snapshot.accounting
@@ -249,11 +237,22 @@ class Sheet:
                 counter.add_metric([model, value], self._forward(name, value, count))
             yield counter
 
+    def _counter(self, name: str, words: str, value: float, model: str) -> Metric:
+        counter = CounterMetricFamily(f"gapless:{name}", words, labels=["model_name"])
+        counter.add_metric([model], self._forward(name, "", value))
+        return counter
+
     def _forward(self, name: str, label: str, value: float) -> float:
         shown = self._shown.get((name, label), 0.0)
         if value > shown:  # not for NaN either
             self._shown[name, label] = shown = value
         return shown
+
+
+def _gauge(name: str, words: str, value: float, model: str) -> Metric:
+    gauge = GaugeMetricFamily(f"gapless:{name}", words, labels=["model_name"])
+    gauge.add_metric([model], value)
+    return gauge
 
 
 def _histogram(name: str, words: str, spread: Spread, model: str) -> Metric:
