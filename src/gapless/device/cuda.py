@@ -27,7 +27,7 @@ from gapless.constrain.table import Table
 from gapless.costs import Costs
 from gapless.device.course import Chart, Course
 from gapless.device.cuda_parts import build
-from gapless.device.flights import Flight, Flights, blame, said
+from gapless.device.flights import CLOSED, Flight, Flights, blame, said
 from gapless.device.gauge import measured, on_gpu
 from gapless.device.graphs import Graphs, Stage
 from gapless.device.packet import Asked, check_step, demand, write_head
@@ -45,7 +45,6 @@ from gapless.observe.recording import current
 from gapless.records import Arrival, DeviceLimits, Lane, Mask, Prefill, RowRef, Step, StepKind
 
 NEVER = Times(0.0, 0.0)
-_CLOSED = "the device was closed; load the model again"
 
 
 class CudaDevice:
@@ -117,7 +116,7 @@ class CudaDevice:
 
     def watch(self, steps: int) -> None:
         """See `Device`."""
-        self._watch.close = steps
+        self._watch.forwards = steps
 
     def launch(self, step: Step) -> None:
         """See `Device`. Raises `InvariantBroken` if the slot's records were not read (I4), or a host-masked row would
@@ -309,7 +308,7 @@ class CudaDevice:
         self._closed = True
         healthy = self.runtime.healthy()
         reusable = healthy and self._lost is None
-        self._lost = self._lost or DeviceLost(_CLOSED)
+        self._lost = self._lost or DeviceLost(CLOSED)
         self.graphs.close()
         del self.program, self._slots, self._lanes, self._prompts, self._uploads
         if healthy:
@@ -319,7 +318,7 @@ class CudaDevice:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise DeviceLost(_CLOSED)
+            raise DeviceLost(CLOSED)
 
     def _enqueue(self, flight: Flight[Event], work: Callable[[], None]) -> None:
         """An exception in `work` is the flight's, for `wait` to raise. Nothing more is done for one that failed."""

@@ -16,6 +16,8 @@ from gapless.errors import DeviceLost, GaplessError, InvariantBroken, StepFailed
 from gapless.records import POISON, DeviceSpan, Mask, Records, RowRef, Rows, Step, StepKind
 
 E = TypeVar("E")
+CLOSED = "the device was closed; load the model again"
+"""What is lost by it says so."""
 
 
 @dataclass(slots=True, eq=False)

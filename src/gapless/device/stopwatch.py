@@ -7,8 +7,8 @@ several stretches: its forward, then what is sampled with masks; between them it
 The clock's origin is arbitrary. A `detailed` watch also marks where a forward ends and what other streams do, and puts
 it all on the host's `time.perf_counter` by an anchor: a mark that an idle stream reaches between two readings of that
 clock. It is off by half of what lies between them, some microseconds, and by how far the two clocks drift apart until
-the next anchor, which is taken when nothing is in flight and a second has passed. A watch that is `close` for some
-steps marks where their forwards end and nothing else.
+the next anchor, which is taken when nothing is in flight and a second has passed. For the next `forwards` steps any
+watch marks where a forward ends, and nothing else.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Stopwatch:
 
     def __init__(self, runtime: Runtime, detailed: bool = False) -> None:
         self.detailed = detailed
-        self.close = 0
+        self.forwards = 0
         """Steps left whose forward's end is marked too; any thread may set it."""
         self._runtime = runtime
         self._spare: deque[Event] = deque()
@@ -85,8 +85,8 @@ class Stopwatch:
 
     def split(self, step: int) -> None:
         """The forward ends here, sampling begins."""
-        if self.detailed or self.close > 0:
-            self.close -= 1
+        if self.detailed or self.forwards > 0:
+            self.forwards -= 1
             self._marks[step].stretches[-1].split = split = self._take()
             self._runtime.mark(split)
 
@@ -108,12 +108,12 @@ class Stopwatch:
     def read(self, step: int) -> Times:
         """When a step that has landed began and ended; twice the last time known if it never ran to its end."""
         marks, spare = self._marks.pop(step, NOTHING), self._spare
-        anchor, last, started, ended, ran, close = self._anchor, None, None, self._at, 0.0, self.detailed
+        anchor, last, started, ended, ran, told = self._anchor, None, None, self._at, 0.0, self.detailed
         for stretch in marks.stretches:
             spare.append(stretch.begin)
             if stretch.split is not None:
                 spare.append(stretch.split)
-                close = True
+                told = True
             if stretch.end is not None:
                 anchor = anchor or stretch.begin
                 began, ended = self._since(anchor, stretch.begin), self._since(anchor, stretch.end)
@@ -125,7 +125,7 @@ class Stopwatch:
         spare.extend(begin for _, begin, _ in marks.beside)
         if anchor is None or last is None or started is None:
             return Times(self._at, self._at)
-        spans = self._spans(anchor, marks) if close else ()
+        spans = self._spans(anchor, marks) if told else ()
         if self._anchor is not None:
             spare.append(self._anchor)
         self._anchor, self._at = last, ended

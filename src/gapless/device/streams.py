@@ -22,7 +22,7 @@ import torch
 
 from gapless.config import HostDeviceConfig
 from gapless.device.executor import Executor
-from gapless.device.flights import Flight, said
+from gapless.device.flights import CLOSED, Flight, said
 from gapless.device.record import Lines
 from gapless.errors import DeviceLost, InvariantBroken
 from gapless.locks import Lock
@@ -31,8 +31,6 @@ from gapless.records import DeviceSpan, Lane, StepKind
 Operation = Callable[[], None]
 Compute = Callable[[], float | None]
 """Computes for a flight; returns when sampling began, if it sampled."""
-
-_CLOSED = "the device was closed; load the model again"
 
 
 HostFlight = Flight[threading.Event]
@@ -108,7 +106,7 @@ class Streams:
     def executor(self) -> Executor:
         """What the compute worker runs; raises `DeviceLost` after `stop`."""
         if self._executor is None:
-            raise DeviceLost(_CLOSED)
+            raise DeviceLost(CLOSED)
         return self._executor
 
     def _on_worker(self, build: Callable[[], Executor]) -> Executor:
@@ -139,7 +137,7 @@ class Streams:
             landed.set()
 
         if not self._compute.submit(run):
-            flight.error = DeviceLost(_CLOSED)
+            flight.error = DeviceLost(CLOSED)
             landed.set()
 
     def enqueue_silent(self, flight: HostFlight | None, compute: Operation) -> None:
@@ -170,7 +168,7 @@ class Streams:
     def _run(self, flight: HostFlight, compute: Compute) -> None:
         origin = flight.origin
         if self._compute.stopping:
-            flight.error = DeviceLost(_CLOSED)
+            flight.error = DeviceLost(CLOSED)
         elif self._lost is not None or flight.error is not None:
             flight.error = self._lost or flight.error
         elif origin is not None and origin.error is not None:
