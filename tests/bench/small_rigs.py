@@ -5,6 +5,7 @@ Answers end 12 to 19 tokens after the prompt. Rates of the machine are made up.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tests.fakes.inline_runtime import InlineRuntime
@@ -14,14 +15,17 @@ from gapless.bench import cuda_rig, rig
 from gapless.bench.cpu_rig import CpuRig
 from gapless.bench.cuda_rig import CudaRig
 from gapless.bench.rates import Rates
+from gapless.bench.rig import Wants
 from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
 from gapless.bench.wave import PROMPT, advance
 from gapless.device.runtime import Runtime
 from gapless.models.moondream.config import read_config
+from gapless.models.registry import Loaded
 
 CONFIG = read_config(micro_config(800))
 MODEL = micro_model(max_context=800)
+LOADED = Loaded(MODEL, CONFIG, Path(), "micro", "")
 LENGTHS = (12, 20)
 FIRST = MODEL.prefix + PROMPT
 ROWS = 3
@@ -40,14 +44,14 @@ class MicroRig(_Small, CpuRig):
     """On the CPU device."""
 
     def __init__(self, rows: int = ROWS, prompt: int = PROMPT) -> None:
-        super().__init__(MODEL, CONFIG, "micro", rows, prompt)
+        super().__init__(LOADED, (rows,), Wants(prompt))
 
 
 class InlineRig(_Small, CudaRig):
     """On the CUDA device's own code. Its profiler is made up, its clock counts."""
 
     def __init__(self, buckets: tuple[int, ...] = (1, ROWS), prompt: int = PROMPT, adapters: int = 0) -> None:
-        super().__init__(MODEL, CONFIG, "micro", buckets, prompt=prompt, adapters=adapters)
+        super().__init__(LOADED, buckets, Wants(prompt, adapters))
 
     def _runtime(self) -> Runtime | None:
         return InlineRuntime()

@@ -9,6 +9,7 @@ from tests.gpu.bubble_gate import LIMIT_MS, SETTLED, beside, idle_of_steps, judg
 from tests.observe.trace_schema import check_trace
 
 from gapless.bench.cuda_rig import CudaRig
+from gapless.bench.rig import Wants
 from gapless.bench.wave import questions, ride
 from gapless.models.registry import random_model
 from gapless.observe.chrome import trace_of
@@ -35,7 +36,7 @@ def loaded():
 
 
 def open_rig(loaded) -> CudaRig:
-    return CudaRig(loaded.model, loaded.config, loaded.name, (ROWS,))
+    return CudaRig(loaded, (ROWS,), Wants())
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from gapless.bench.gpu import clocks, traced, warm_profiler
 from gapless.bench.rates import time_ms
-from gapless.bench.rig import ADAPTED, PAGE_SIZE, SPATIAL, Inside, Isolated, Rig
+from gapless.bench.rig import ADAPTED, PAGE_SIZE, SPATIAL, Inside, Isolated, Rig, Wants
 from gapless.bench.timed import Session
 from gapless.bench.trace import StepWork
-from gapless.bench.wave import PROMPT
 from gapless.config import CudaDeviceConfig, EngineConfig
 from gapless.constrain.table import Table
 from gapless.device.base import Device
@@ -25,8 +24,8 @@ from gapless.device.cuda import CudaDevice
 from gapless.device.runtime import Runtime
 from gapless.device.tail import Feeds, TailKind
 from gapless.models.base import Model
-from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.model import Moondream
+from gapless.models.registry import Loaded
 
 REPLAYS = 20
 
@@ -51,28 +50,16 @@ def open_device(
 
 
 class CudaRig(Rig):
-    """See `Rig`. `buckets`: the batch sizes that are captured; the last is the most rows of a step."""
+    """See `Rig`. `graphs`: `buckets` are captured; `plain`: torch's kernels alone."""
 
     def __init__(
-        self,
-        model: Model,
-        config: MoondreamConfig,
-        name: str,
-        buckets: tuple[int, ...],
-        graphs: bool = True,
-        prompt: int = PROMPT,
-        adapters: int = 0,
-        plain: bool = False,
-        answers: tuple[int, int] | None = None,
-        max_step_ms: float | None = None,
-        sees: bool = False,
+        self, loaded: Loaded, buckets: tuple[int, ...], wants: Wants, *, graphs: bool = True, plain: bool = False
     ) -> None:
-        self._buckets = buckets
         self._plain = plain
         self._graphs = graphs
         self._devices: dict[int, CudaDevice] = {}
-        self._clocks: dict[str, dict[str, str]] = {"before": clocks(model.device.index or 0)}
-        super().__init__(model, config, name, buckets[-1], prompt, adapters, answers, max_step_ms, sees)
+        self._clocks: dict[str, dict[str, str]] = {"before": clocks(loaded.model.device.index or 0)}
+        super().__init__(loaded, buckets, wants)
         self._note_clocks("after the rates")
         torch.cuda.empty_cache()
         self._profiled = False

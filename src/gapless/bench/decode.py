@@ -112,7 +112,8 @@ class Decode:
             gc.unfreeze()
 
     def _rig(self, name: str | None, kept: KVDType, device: str, buckets: tuple[int, ...], prompt: int) -> Rig:
-        from gapless.bench.rig import ADAPTED, ADAPTERS, ANSWERS
+        from gapless.bench.rig import ADAPTED, ADAPTERS, ANSWERS, Wants
+        from gapless.bench.rigs import open_rig
 
         loaded, adapters = load(name, device, self.plain, kept), ADAPTERS if ADAPTED in self.kinds else 0
         room = loaded.model.max_context - loaded.model.prefix - ANSWERS[1]
@@ -121,14 +122,8 @@ class Decode:
                 f"{prompt} ids behind a picture leave no room for an answer; {loaded.name} has room for {room}",
                 param="prompt",
             )
-        of = loaded.model, loaded.config, loaded.name + (FP8_CACHE if kept == "fp8" else "")
-        if device == "cpu":
-            from gapless.bench.cpu_rig import CpuRig
-
-            return CpuRig(*of, buckets[-1], prompt, adapters)
-        from gapless.bench.cuda_rig import CudaRig
-
-        return CudaRig(*of, buckets, self.graphs, prompt, adapters, self.plain)
+        named = replace(loaded, name=loaded.name + FP8_CACHE) if kept == "fp8" else loaded
+        return open_rig(device, named, buckets, Wants(prompt, adapters), graphs=self.graphs, plain=self.plain)
 
     def complete(self, report: Report) -> bool:
         """Whether every number of streams was measured at every depth with every sampler, and on a GPU its parts."""

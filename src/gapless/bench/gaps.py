@@ -69,7 +69,8 @@ class Gaps:
     def run(self, save: Save, progress: Progress | None = None) -> Report:
         """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
         from gapless.bench.gaps_run import GapsBench, Options
-        from gapless.bench.rig import Rig
+        from gapless.bench.rig import Wants
+        from gapless.bench.rigs import open_rig
         from gapless.bench.wave import PROMPT
 
         device = where(self.device)
@@ -87,25 +88,8 @@ class Gaps:
         )
         room = loaded.model.max_context - loaded.model.prefix - PROMPT
         answers, rows = (room, room + 1), options.streams + SPARE
-        rig: Rig
-        if device == "cpu":
-            from gapless.bench.cpu_rig import CpuRig
-
-            rig = CpuRig(
-                loaded.model, loaded.config, loaded.name, rows, answers=answers, max_step_ms=self.max_step_ms, sees=True
-            )
-        else:
-            from gapless.bench.cuda_rig import CudaRig
-
-            rig = CudaRig(
-                loaded.model,
-                loaded.config,
-                loaded.name,
-                tuple(sorted({1, 8, options.streams, rows})),
-                answers=answers,
-                max_step_ms=self.max_step_ms,
-                sees=True,
-            )
+        buckets = tuple(sorted({1, 8, options.streams, rows}))
+        rig = open_rig(device, loaded, buckets, Wants(answers=answers, max_step_ms=self.max_step_ms, sees=True))
         try:
             return GapsBench(rig, options, progress=progress).run(save)
         finally:

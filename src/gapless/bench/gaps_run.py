@@ -30,6 +30,7 @@ from gapless.bench.sections import Sections
 from gapless.bench.text import rounded
 from gapless.bench.timed import Session
 from gapless.bench.wave import questions
+from gapless.engine.feeding import Cutting
 from gapless.records import Crops, Picture, Prompt, Request, StepKind, Talk
 
 WAYS = ("quiet", "whole", "cut")
@@ -106,6 +107,8 @@ class GapsBench:
     now: Callable[[], float] = perf_counter
     ways: dict[str, Way] = field(default_factory=dict)
     _next_id: int = 1
+    _cutting: Cutting | None = None
+    """The engine's own, once it is warm; `_slice` takes it out for the other ways."""
 
     def __post_init__(self) -> None:
         options = self.options
@@ -137,8 +140,8 @@ class GapsBench:
         session = self.rig.session(self.options.depth)
         session.watch.notes.clear()
         session.engine.feeder.cutting = self._cutting if name == "cut" else None
-        counted, before = session.engine.counters, (session.engine.counters.prompt_parts,)
-        over = counted.long_steps
+        counted = session.engine.counters
+        parts, over = counted.prompt_parts, counted.long_steps
         heard = Heard()
         try:
             began = self._begin(session)
@@ -149,7 +152,7 @@ class GapsBench:
             way = self.ways.setdefault(name, Way())
             way.heard.append(heard)
             way.seconds += length
-            way.parts += counted.prompt_parts - before[0]
+            way.parts += counted.prompt_parts - parts
             way.over += counted.long_steps - over
             arrived = [note.arrival for note in session.watch.notes if note.step.kind is StepKind.PREFILL]
             way.steps += [1e3 * (one.ended - one.started - one.paused) for one in arrived if one is not None]
@@ -233,10 +236,9 @@ class GapsBench:
         }
 
     def _costs(self) -> dict[str, Any] | None:
-        cutting = getattr(self, "_cutting", None)
-        if cutting is None:
+        if self._cutting is None:
             return None
-        costs = cutting.costs
+        costs = self._cutting.costs
         return {
             "crops_ms": {str(most): rounded(1e3 * seconds) for most, seconds in costs.crops},
             "tokens_ms": {str(most): rounded(1e3 * seconds) for most, seconds in costs.tokens},

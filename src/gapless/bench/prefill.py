@@ -61,7 +61,8 @@ class Prefill:
         """See `Benchmark`. Raises `InvalidRequest` for a device that is not there or a text that does not fit, and what
         loading a model raises."""
         from gapless.bench.prefill_run import Options, PrefillBench
-        from gapless.bench.rig import Rig
+        from gapless.bench.rig import Wants
+        from gapless.bench.rigs import open_rig
 
         device = where(self.device)
         options = Options(self.texts, self.batches, steps=STEPS[device.partition(":")[0]], seconds=self.seconds)
@@ -72,16 +73,7 @@ class Prefill:
                 f"{max(self.texts)} tokens behind a picture do not fit; the model has room for {room}", param="text"
             )
         rows, prompt = max(self.batches) * (options.depth + 1), max(self.texts)
-        rig: Rig
-        if device == "cpu":
-            from gapless.bench.cpu_rig import CpuRig
-
-            rig = CpuRig(loaded.model, loaded.config, loaded.name, rows, prompt)
-        else:
-            from gapless.bench.cuda_rig import CudaRig
-
-            buckets = tuple(sorted({*self.batches, rows}))
-            rig = CudaRig(loaded.model, loaded.config, loaded.name, buckets, prompt=prompt, plain=self.plain)
+        rig = open_rig(device, loaded, tuple(sorted({*self.batches, rows})), Wants(prompt), plain=self.plain)
         try:
             return PrefillBench(rig, options, progress=progress).run(save)
         finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gapless.bench.against import chosen
 from gapless.bench.command import Report, Save, add_against_torch, described, finish, numbers, parser_of
 from gapless.bench.load import check_sizes, load, where
+from gapless.bench.text import callers
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -113,7 +114,7 @@ class Query:
         for answer in dict.fromkeys(row["answer"] for row in report["rows"]):
             tokens = [row["answer_tokens"] for row in report["rows"] if row["answer"] == answer]
             clusters = [
-                Cluster(_callers(count), "", tuple(rows.get((answer, count, depth)) for depth in self.depths))
+                Cluster(callers(count), "", tuple(rows.get((answer, count, depth)) for depth in self.depths))
                 for count in dict.fromkeys(row["concurrency"] for row in report["rows"])
             ]
             style = Style(tuple(f"depth {depth}" for depth in self.depths))
@@ -122,10 +123,6 @@ class Query:
         if not pictures:
             raise ValueError("there is no row to draw")
         return stacked(pictures)
-
-
-def _callers(count: int) -> str:
-    return f"{count} caller{'s' if count > 1 else ''}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

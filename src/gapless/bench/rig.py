@@ -31,6 +31,7 @@ from gapless.models.base import Model
 from gapless.models.moondream.config import MoondreamConfig
 from gapless.models.moondream.model import Moondream
 from gapless.models.moondream.templates import Templates
+from gapless.models.registry import Loaded
 
 PAGE_SIZE = 16
 ANSWERS = (100, 121)
@@ -68,37 +69,41 @@ class Inside(Protocol):
         ...
 
 
-class Rig(ABC):
-    """See the module. `rows`: the most rows of a step; `prompt`: the most ids behind a picture; `adapters`: how many
-    there are, of random numbers; `answers`: instead of `ANSWERS`; `max_step_ms`: see `EngineConfig`;
-    `sees`: pictures are encoded, else each has the same made-up embedding."""
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a benchmark wants of its rig. `prompt`: the most ids behind a picture; `adapters`: how many there are, of
+    random numbers; `answers`: instead of `ANSWERS`; `max_step_ms`: see `EngineConfig`; `sees`: pictures are encoded,
+    else each has the same made-up embedding."""
 
-    def __init__(
-        self,
-        model: Model,
-        config: MoondreamConfig,
-        name: str,
-        rows: int,
-        prompt: int = PROMPT,
-        adapters: int = 0,
-        answers: tuple[int, int] | None = None,
-        max_step_ms: float | None = None,
-        sees: bool = False,
-    ) -> None:
-        self._model = model
-        self._sees = sees
-        self._answers = answers or ANSWERS
-        self._max_step_ms = max_step_ms
-        self._config = config
-        self._model_name = name
-        self._rows = rows
-        self._prompt = prompt
-        self._templates = Templates.of(config)
+    prompt: int = PROMPT
+    adapters: int = 0
+    answers: tuple[int, int] | None = None
+    max_step_ms: float | None = None
+    sees: bool = False
+
+
+class Rig(ABC):
+    """See the module. `buckets`: the batch sizes that are measured, smallest first; the last is the most rows of a
+    step."""
+
+    def __init__(self, loaded: Loaded, buckets: tuple[int, ...], wants: Wants) -> None:
+        self._model = loaded.model
+        self._config = loaded.config
+        self._model_name = loaded.name
+        self._buckets = buckets
+        self._rows = buckets[-1]
+        self._prompt = wants.prompt
+        self._answers = wants.answers or ANSWERS
+        self._max_step_ms = wants.max_step_ms
+        self._sees = wants.sees
+        self._templates = Templates.of(loaded.config)
         self._sessions: dict[int, Session] = {}
         self.masks: MaskSource | None = None
         """Of rows whose masks come from the host, in sessions that are not open yet; None: those of the table."""
-        self.adapters = drawn_adapters(config.text, adapters, RANK, model.device, model.dtype)
-        self.rates: Rates = on_worker(self._measure_rates, model.device)
+        self.adapters = drawn_adapters(
+            loaded.config.text, wants.adapters, RANK, loaded.model.device, loaded.model.dtype
+        )
+        self.rates: Rates = on_worker(self._measure_rates, loaded.model.device)
 
     def _measure_rates(self) -> Rates:
         return measure_rates(self._model.device, self._model.dtype)

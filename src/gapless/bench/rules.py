@@ -65,7 +65,8 @@ class RulesBenchmark:
 
     def run(self, save: Save, progress: Progress | None = None) -> Report:
         """See `Benchmark`. Raises `InvalidRequest` for a device that is not there, and what loading a model raises."""
-        from gapless.bench.rig import Rig
+        from gapless.bench.rig import Wants
+        from gapless.bench.rigs import open_rig
         from gapless.bench.rules_run import ANSWERS, Options, RulesBench
 
         device = where(self.device)
@@ -73,16 +74,7 @@ class RulesBenchmark:
         loaded = load(self.model, device)
         streams = STREAMS[kind] if self.streams is None else self.streams
         options = Options(streams, self.turns, seconds=self.seconds, host=self.host, guided=self._guided)
-        of = loaded.model, loaded.config, loaded.name
-        rig: Rig
-        if device == "cpu":
-            from gapless.bench.cpu_rig import CpuRig
-
-            rig = CpuRig(*of, streams, answers=ANSWERS)
-        else:
-            from gapless.bench.cuda_rig import CudaRig
-
-            rig = CudaRig(*of, (streams,), answers=ANSWERS)
+        rig = open_rig(device, loaded, (streams,), Wants(answers=ANSWERS))
         try:
             return RulesBench(rig, options, progress=progress).run(save)
         finally:

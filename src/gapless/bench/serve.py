@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gapless.bench.command import Report, Save, described, finish, numbers, parser_of
 from gapless.bench.load import BUNDLED, RANDOM, where
+from gapless.bench.text import callers
 from gapless.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Serve:
         sides = tuple(dict.fromkeys(row["side"] for row in report["rows"]))
         rates = {(row["side"], row["concurrency"]): row["requests_per_s"] for row in report["rows"]}
         counts = list(dict.fromkeys(row["concurrency"] for row in report["rows"]))
-        clusters = [Cluster(_callers(count), "", tuple(rates.get((side, count)) for side in sides)) for count in counts]
+        clusters = [Cluster(callers(count), "", tuple(rates.get((side, count)) for side in sides)) for count in counts]
         if not clusters:
             raise ValueError("there is no row to draw")
         pictures = [draw_bars(clusters, Style(sides), "Requests per second", described(report))]
@@ -146,10 +147,6 @@ class Serve:
             busy = Cluster(f"{report['streams'][0]['streams']} busy streams", "", tuple(map(steps.get, sides)))
             pictures.append(draw_bars([busy], Style(sides, " ms"), "A decode step, idle time included", ""))
         return stacked(pictures)
-
-
-def _callers(count: int) -> str:
-    return f"{count} caller{'s' if count > 1 else ''}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,6 +37,11 @@ def filled(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[st
     return [column for column in columns if not rows or any(row.get(column) is not None for row in rows)]
 
 
+def callers(count: int) -> str:
+    """So many callers, as a cluster of bars is called."""
+    return f"{count} caller{'s' if count > 1 else ''}"
+
+
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows as aligned columns."""
     lines = [tuple(columns), *cells(rows, columns)]
