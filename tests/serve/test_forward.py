@@ -9,6 +9,7 @@ import pytest
 from tests.serve.conftest import LIMITS, Site, events, micro_folder, one_thread, png, url, vlm  # noqa: F401
 
 from gapless.serve import forward
+from gapless.serve.deadline import time_of
 from gapless.serve.door import Door
 from gapless.serve.forward import REPLICA, EngineLost, Forward, WithoutId
 from gapless.serve.hosted import Call, Hosted
@@ -20,9 +21,11 @@ CHAT = {"messages": [{"role": "user", "content": "Who are you?"}], "temperature"
 
 
 class Engines:
-    """Engines by name, each an application; `ending`: how many messages of an answer come before the engine ends."""
+    """Engines by name, each an application; `ending`: how many messages of an answer come before the engine ends;
+    `silent`: those that take no request."""
 
-    def __init__(self, apps, ending=()):
+    def __init__(self, apps, ending=(), silent=()):
+        self.silent = silent
         self.apps = {name: Hosted(app) for name, app in apps.items()}
         self.ending = dict(ending)
         self.asked = []
@@ -30,6 +33,9 @@ class Engines:
     async def ask(self, call):
         name = next((name for name in self.apps if name not in call.avoid), next(iter(self.apps)))
         self.asked.append((name, call))
+        call.chosen.append(name)  # as a router does
+        if name in self.silent:
+            await asyncio.sleep(60)
         yield {"type": REPLICA, "replica": name}
         async with aclosing(self.apps[name].answer(call)) as messages:
             count = 0
@@ -134,7 +140,7 @@ def test_an_engine_that_ends_before_anything_was_sent_is_replaced(site, quick, e
     said = "".join(e["chunk"] for e in events(found.text)) if stream else found.json()["answer"]
     assert said == site.post("/v1/query", ASK).json()["answer"]
     assert [name for name, _ in front.engines.asked] == ["a", "b"] and front.engines.asked[1][1].avoid == ("a",)
-    assert front.forward.counts == {"passed": 1, "lost": 1, "refused": 0, "full": 0, "broken": 0}
+    assert front.forward.counts == {"passed": 1, "lost": 1, "silent": 0, "refused": 0, "full": 0, "broken": 0}
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/query", ASK | {"stream": True}), ("/v1/chat/completions", CHAT)])
@@ -162,6 +168,83 @@ def test_engines_that_always_end_are_told_as_such(site, quick):
     found = front.request("POST", "/v1/query", json=ASK)
     assert found.status_code == 503 and "none has answered" in found.json()["error"]["message"]
     assert front.forward.counts["lost"] == forward.ATTEMPTS and front.gate.held == 0
+
+
+def test_an_engine_that_does_not_stir_is_passed_over_and_others_are_spared_it(site, quick, monkeypatch):
+    monkeypatch.setattr(forward, "HELLO", 0.02)
+    front = Front(Engines({"a": site.app, "b": site.app}, silent=("a",)))
+    for _ in range(2):
+        assert front.request("POST", "/v1/query", json=ASK).headers["x-gapless-replica"] == "b"
+    assert [name for name, _ in front.engines.asked] == ["a", "b", "b"]
+    assert front.forward.counts["silent"] == 1
+    monkeypatch.setattr(forward, "SHUNNED", 0.0)
+    later = Front(Engines({"a": site.app, "b": site.app}, silent=("a",)))
+    for _ in range(2):  # it is asked again when its time is over
+        assert later.request("POST", "/v1/query", json=ASK).status_code == 200
+    assert later.forward.counts["silent"] == 2
+
+
+@pytest.mark.parametrize(
+    ("taken", "status", "said"), [(True, 504, "did not begin to answer"), (False, 503, "was free")]
+)
+def test_nobody_waits_longer_than_his_own_time(site, monkeypatch, taken, status, said):
+    async def hanging(scope, receive, send):
+        await receive()
+        await receive()
+
+    monkeypatch.setattr(forward, "MARGIN", 0.05)
+    front = Front(Engines({"a": hanging}, silent=() if taken else ("a",)))
+    body = ASK | {"settings": ASK["settings"] | {"timeout": 0.05}}
+    found = front.request("POST", "/v1/query", json=body)
+    assert found.status_code == status and said in found.json()["error"]["message"] and front.gate.held == 0
+
+
+def test_asking_again_gives_a_request_no_more_time(site, quick):
+    async def noting(scope, receive, send):
+        spent.append(scope["state"]["spent"])
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    spent = []
+    front = Front(Engines({"a": noting}))
+    front.request("POST", "/v1/query", json=ASK)
+    assert spent[0] == 0.0 and 0 < spent[1] < spent[2] < spent[3]
+
+    async def at_an_engine(path, body, seconds):
+        headers = ((b"content-type", b"application/json"),)
+        call = Call("POST", path, headers=headers, body=json.dumps(body).encode(), spent=seconds)
+        async with aclosing(Hosted(site.app).answer(call)) as messages:
+            return (await anext(messages))["status"]
+
+    timed = ASK | {"settings": ASK["settings"] | {"timeout": 30}}
+    chat = CHAT | {"timeout": 30, "stream": False}
+    for path, body in (("/v1/query", timed), ("/v1/chat/completions", chat)):
+        assert asyncio.run(at_an_engine(path, body, 30.0)) == 504
+        assert asyncio.run(at_an_engine(path, body, 0.5)) == 200
+    assert asyncio.run(at_an_engine("/v1/query", ASK, LIMITS.request_timeout + 1)) == 504
+    wrong = ASK | {"settings": {"timeout": -1}}
+    assert asyncio.run(at_an_engine("/v1/query", wrong, 5.0)) == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [
+        (b'{"settings": {"timeout": 2}}', 2.0),
+        (b'{"timeout":0.5, "messages": []}', 0.5),
+        (b'{"settings": {"timeout": 99}}', 10.0),
+        (b'{"question": "what is \\"timeout\\": 3?"}', 10.0),
+        (b'{"schema": {"const": {"timeout": 1}}}', 10.0),
+        (b'{"timeout": 1', 10.0),
+        (b'["timeout": 1]', 10.0),
+        (b'[{"timeout": 1}]', 10.0),
+        (b'{"timeout": 0, "settings": 3}', 10.0),
+        (b'{"timeout": 1, "timeout": 2}', 10.0),
+        (b"\xff\x00" + b'"timeout": 1', 10.0),
+        (b"", 10.0),
+    ],
+)
+def test_the_time_that_a_body_asks_for(body, seconds):
+    assert time_of(body, 10.0) == seconds
 
 
 def test_a_client_that_leaves_ends_its_request_at_the_engine(quick):

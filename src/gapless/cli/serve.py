@@ -336,7 +336,10 @@ def _plain(value: Any) -> Any:
 
 def _run_fleet(flags: dict[str, Any], config: Path | None, replicas: str | None) -> int:
     from gapless.serve.ray_run import run_fleet, with_replicas
+    from gapless.serve.settings import unknown_variables
 
+    for line in unknown_variables():
+        complain(line)
     args = with_replicas(flags | ({"config": str(config)} if config is not None else {}), replicas)
     with ExitStack() as loading:
         return run_fleet(args, Screen(loading, loading.enter_context(spinner("starting Ray Serve"))))

@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from gapless.api.affinity import SLACK
 from gapless.errors import InvalidRequest, shown
 from gapless.serve.scaling import MOST_IDLE
-from gapless.serve.settings import ServerSettings, read_settings
+from gapless.serve.settings import FLEET, ServerSettings, read_beside, read_settings
 
-FLEET = "fleet"
 ENGINE, FRONT = "GaplessEngine", "GaplessFront"
 """The deployments' names, for a Serve config that sets something of one."""
 LAST_WORDS = 5.0
@@ -77,12 +76,12 @@ class FleetSettings(BaseModel):
 
 def read_fleet(args: Mapping[str, Any]) -> tuple[ServerSettings, FleetSettings]:
     """Settings of the server and of the fleet. GAPLESS_* variables of the process that reads them count, a file is read
-    under `config`. Raises `InvalidRequest` naming the setting."""
+    under `config`; what the arguments say of the fleet wins over what the file says. Raises `InvalidRequest` naming the
+    setting."""
     given = dict(args)
-    told = given.pop(FLEET, None) or {}
-    config = given.pop("config", None)
-    if not isinstance(told, Mapping):
-        raise InvalidRequest(f"{FLEET} must hold settings by their names; got {shown(told)}", param=FLEET)
+    named = given.pop("config", None)
+    config = Path(named) if named else None
+    told = _named(read_beside(FLEET, config)) | _named(given.pop(FLEET, None))
     try:
         fleet = FleetSettings(**told)
     except ValidationError as error:
@@ -92,9 +91,18 @@ def read_fleet(args: Mapping[str, Any]) -> tuple[ServerSettings, FleetSettings]:
         raise InvalidRequest(
             f"{name}: {found['msg'].removeprefix('Value error, ').lower()}{known}", param=name
         ) from error
-    server = read_settings(given, Path(config) if config else None)
+    server = read_settings(given, config, beside=FLEET)
     _check(server, fleet)
+    if fleet.adapters_folder is not None:
+        fleet = fleet.model_copy(update={"adapters_folder": fleet.adapters_folder.absolute()})
     return placed(server, fleet), fleet
+
+
+def _named(told: object) -> dict[str, Any]:
+    found = {} if told is None else told
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InvalidRequest(f"{FLEET} must hold settings by their names; got {shown(told)}", param=FLEET)
+    return dict(found)
 
 
 def _check(server: ServerSettings, fleet: FleetSettings) -> None:
@@ -112,6 +120,16 @@ def gpus_of(server: ServerSettings, fleet: FleetSettings) -> float:
     if fleet.gpus is not None:
         return fleet.gpus
     return 0.0 if server.device == "cpu" or (server.device == "auto" and server.model == "glint") else 1.0
+
+
+def cpus_of(server: ServerSettings, fleet: FleetSettings) -> float:
+    """CPUs that Ray sets aside for one engine."""
+    return fleet.cpus if fleet.cpus is not None else (4.0 if gpus_of(server, fleet) else 1.0)
+
+
+def front_cpus(server: ServerSettings, fleet: FleetSettings) -> float:
+    """The same for one front."""
+    return 1.0 if gpus_of(server, fleet) else 0.1
 
 
 def placed(server: ServerSettings, fleet: FleetSettings) -> ServerSettings:
@@ -148,8 +166,7 @@ def target_of(server: ServerSettings, fleet: FleetSettings) -> float:
 
 def engine_options(server: ServerSettings, fleet: FleetSettings) -> dict[str, Any]:
     """Options of the engines' deployment, as Ray Serve names them."""
-    gpus = gpus_of(server, fleet)
-    cpus = fleet.cpus if fleet.cpus is not None else (4.0 if gpus else 1.0)
+    cpus, gpus = cpus_of(server, fleet), gpus_of(server, fleet)
     options: dict[str, Any] = {
         "max_ongoing_requests": server.max_requests,
         "ray_actor_options": {"num_cpus": cpus, "num_gpus": gpus},
@@ -188,7 +205,7 @@ def front_options(server: ServerSettings, fleet: FleetSettings) -> dict[str, Any
     return {
         "num_replicas": fleet.fronts,
         "max_ongoing_requests": 2 * places_of(server, fleet),
-        "ray_actor_options": {"num_cpus": 1.0 if gpus_of(server, fleet) else 0.1},
+        "ray_actor_options": {"num_cpus": front_cpus(server, fleet)},
         "graceful_shutdown_timeout_s": server.drain_timeout + LAST_WORDS,
         "graceful_shutdown_wait_loop_s": 0.5,
     }

@@ -1,8 +1,9 @@
 """One engine's adapters in a fleet: those that all engines are given, and those that it finds when a request names one.
 
 In: names and paths that the fleet's configuration gives, names that requests may mean, a folder that all machines see.
-Out: adapters loaded into this engine. Invariant: a name is loaded once from one path; what is not there is left to the
-routes, which say so.
+Out: adapters loaded into this engine. Invariants: a name is loaded once from one path, that of the configuration if it
+has one; engines of one configuration and folder mean the same by a name, whenever they began; what is not there is left
+to the routes, which say so.
 """
 
 from __future__ import annotations
@@ -31,13 +32,19 @@ class FleetAdapters:
 
     async def give(self, wanted: Mapping[str, str]) -> None:
         """Load those of the configuration that are not there from that path, and drop those that it had and no longer
-        has. Raises `GaplessError` for one that cannot be loaded."""
+        has; where the folder has one of that name, that one is meant from now on. Raises `GaplessError` for one that
+        cannot be loaded."""
         async with self._turn:
             for name, path in wanted.items():
                 await self._load(name, adapter_path(path))
-            for name in [name for name in self._paths if name not in wanted and not self._in_folder(name)]:
-                self._vlm.unload_adapter(name)
-                del self._paths[name]
+            dropped = [name for name in self._paths if name not in wanted]
+            shared = await asyncio.to_thread(self._in_folder_of, dropped)
+            for name in dropped:
+                if self._folder is not None and name in shared:
+                    await self._load(name, str(self._folder / name))  # as an engine has it that begins now
+                else:
+                    self._vlm.unload_adapter(name)
+                    del self._paths[name]
 
     async def find(self, names: Iterable[str]) -> None:
         """Load those of these names that are unknown here and in the folder. One that cannot be loaded is logged."""
@@ -56,8 +63,11 @@ class FleetAdapters:
 
     async def find_all(self) -> None:
         """Load all of the folder."""
-        if self._folder is not None:
-            await self.find(await asyncio.to_thread(_names, self._folder))
+        if self._folder is None:
+            return
+        if not await asyncio.to_thread(self._folder.is_dir):
+            _log.warning("the adapters' folder %s is not there on this machine; is it mounted?", self._folder)
+        await self.find(await asyncio.to_thread(_names, self._folder))
 
     async def _load(self, name: str, path: str) -> None:
         if self._paths.get(name) != path:

@@ -1,9 +1,9 @@
 """The application in front of many engines: it passes requests on, and asks another engine where one has ended.
 
 In: requests. Out: the answers of engines, unchanged. Invariants: nothing of an answer is sent before its first bytes
-are there; until then a request whose engine ends, refuses or is full is asked again elsewhere, `ATTEMPTS` times at
-most, and that is counted; afterwards it ends with an error that says so, and is never asked twice; a client that leaves
-ends its request at the engine.
+are there; until then a request whose engine ends, refuses, is full or does not stir is asked again elsewhere,
+`ATTEMPTS` times at most and in the time that its caller gave it, and that is counted; afterwards it ends with an error
+that says so, and is never asked twice; a client that leaves ends its request at the engine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from time import monotonic
 from typing import Protocol
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gapless.api.affinity import names_in, picture_key
+from gapless.errors import GaplessError, RequestTimeout
+from gapless.serve.deadline import time_of
 from gapless.serve.errors import NotServing, encoded, speaks_openai, told, told_openai
 from gapless.serve.events import TORN
 from gapless.serve.hosted import Call
@@ -26,6 +29,12 @@ from gapless.serve.limits import RequestLimits, gone, read_bytes
 from gapless.serve.metrics import METRICS
 
 ATTEMPTS = 4
+HELLO = 3.0
+"""Seconds in which an engine takes a request that it is given: one that hangs never does, and it may take Ray minutes
+to notice. Twice as many at the second silence, as all may be busy; a silence is not one of the attempts."""
+SILENT = "silent"
+SHUNNED = 10.0
+"""Seconds in which other requests too go to such an engine last."""
 AGAIN = {503: "refused", 429: "full"}
 """Statuses of one engine that another one need not have."""
 PAUSE = 0.2
@@ -52,13 +61,15 @@ class Fleet(Protocol):
 
 
 class Forward:
-    """See the module. `counts`: what became of requests: `passed` (whole), `lost`, `refused`, `full` and `broken`."""
+    """See the module. `counts`: what became of requests: `passed` (whole), `lost`, `silent`, `refused`, `full` and
+    `broken`."""
 
     def __init__(self, fleet: Fleet, limits: RequestLimits, metrics: Callable[[], Awaitable[bytes]]) -> None:
         self._fleet = fleet
         self._limits = limits
         self._metrics = metrics
-        self.counts: Counter[str] = Counter(passed=0, lost=0, refused=0, full=0, broken=0)
+        self._silences = Silences()
+        self.counts: Counter[str] = Counter(passed=0, lost=0, silent=0, refused=0, full=0, broken=0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the module."""
@@ -69,9 +80,12 @@ class Forward:
         if scope["path"] == METRICS and scope["method"] == "GET":
             await _send_metrics(await self._metrics(), send)
             return
+        most = self._limits.request_timeout
         body = await read_bytes(request, self._limits) if scope["method"] == "POST" else b""
         call = await asyncio.to_thread(_call, scope, body) if len(body) > LARGE else _call(scope, body)
-        relay = Relay(self._fleet, self.counts, scope, send, self._limits.request_timeout + MARGIN)
+        allowed = await asyncio.to_thread(time_of, body, most) if len(body) > LARGE else time_of(body, most)
+        call = replace(call, avoid=self._silences.engines())
+        relay = Relay(self._fleet, self.counts, self._silences, scope, send, allowed)
         working = asyncio.ensure_future(relay.run(call))
         leaving = asyncio.ensure_future(gone(receive))
         try:
@@ -102,27 +116,48 @@ class WithoutId:
         await self._app(scope, receive, without_id)
 
 
-class Relay:
-    """One request on its way to an engine and back."""
+class Silences:
+    """Engines that did not stir when they were given a request, for `SHUNNED` seconds."""
 
-    def __init__(self, fleet: Fleet, counts: Counter[str], scope: Scope, send: Send, patience: float) -> None:
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def note(self, engine: str) -> None:
+        """This one has not."""
+        self._until[engine] = monotonic() + SHUNNED
+
+    def engines(self) -> tuple[str, ...]:
+        """Their names."""
+        now = monotonic()
+        self._until = {engine: until for engine, until in self._until.items() if until > now}
+        return tuple(self._until)
+
+
+class Relay:
+    """One request on its way to an engine and back. `allowed`: seconds that its caller gives it, however many engines
+    are asked."""
+
+    def __init__(
+        self, fleet: Fleet, counts: Counter[str], silences: Silences, scope: Scope, send: Send, allowed: float
+    ) -> None:
         self._fleet = fleet
         self._counts = counts
+        self._silences = silences
         self._scope = scope
         self._send = send
-        self._patience = patience
+        self._allowed = allowed
+        self._since = monotonic()
         self._replica = ""
         self._start: Message | None = None
         """What is not sent before the bytes behind it."""
         self._begun = self._streams = False
 
     async def run(self, call: Call) -> None:
-        """Ask until an engine answers. Raises `NotServing` if none does."""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+        """Ask until an engine answers. Raises `NotServing` if none does, `RequestTimeout` if its time is over."""
+        attempts = silences = 0
+        while attempts < ATTEMPTS:
             self._replica, self._start = "", None
-            reason = await self._once(call, last=attempt == ATTEMPTS - 1)
+            reason = await self._once(call, last=attempts == ATTEMPTS - 1, hello=HELLO * 2**silences)
             if not reason:
                 return
             self._counts[reason] += 1
@@ -130,17 +165,28 @@ class Relay:
                 self._counts["broken"] += 1
                 await self._break_off()
                 return
-            call = replace(call, avoid=tuple({*call.avoid, self._replica} - {""}))
+            failed = self._replica or "".join(call.chosen[-1:])
+            if reason == SILENT:
+                silences += 1
+                if failed:
+                    self._silences.note(failed)
+            else:
+                await asyncio.sleep(PAUSE * 2**attempts)
+                attempts += 1
+            call = replace(call, avoid=tuple({*call.avoid, failed} - {""}), spent=self._spent(), chosen=[])
         raise NotServing(f"{ATTEMPTS} engines were asked and none has answered; ask again in a few seconds")
 
-    async def _once(self, call: Call, last: bool) -> str:
-        """One engine's answer, sent on. Returns why it is no answer, "" if it is one."""
+    async def _once(self, call: Call, last: bool, hello: float) -> str:
+        """One engine's answer, sent on. Returns why it is no answer, "" if it is one. `hello`: seconds in which an
+        engine must say that it has the request."""
         try:
             async with aclosing(self._fleet.ask(call)) as messages:
-                async with asyncio.timeout(self._patience) as until_first:
+                async with asyncio.timeout(min(hello, self._allowed - self._spent())) as until_first:
                     async for message in messages:
                         if message["type"] == REPLICA:
                             self._replica = message["replica"]
+                            left = self._allowed + MARGIN - self._spent()
+                            until_first.reschedule(asyncio.get_running_loop().time() + left)
                             continue
                         if message["type"] == "http.response.start" and not last and message["status"] in AGAIN:
                             return AGAIN[message["status"]]
@@ -150,8 +196,18 @@ class Relay:
         except EngineLost:
             return "lost"
         except TimeoutError as error:
-            raise NotServing(f"no engine was free within {self._patience:g} seconds; ask again later") from error
+            if not self._replica and self._spent() < self._allowed:
+                return SILENT
+            raise self._overdue() from error
         return ""
+
+    def _spent(self) -> float:
+        return monotonic() - self._since
+
+    def _overdue(self) -> GaplessError:
+        if self._replica:
+            return RequestTimeout(f"the engine did not begin to answer within {self._allowed:g} seconds; ask again")
+        return NotServing(f"no engine was free within {self._allowed:g} seconds; ask again later")
 
     async def _pass(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -21,7 +21,8 @@ LEAVING = 10.0
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request with its whole body. `key`: what it is about, see `affinity.picture_key`; `names`: adapters that it
-    may mean; `avoid`: engines that have failed it."""
+    may mean; `avoid`: engines that have failed it; `spent`: seconds that this took, of those that it may take;
+    `chosen`: engines that a router here has chosen for it, the last one last."""
 
     method: str
     path: str
@@ -32,6 +33,8 @@ class Call:
     key: str = ""
     names: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
+    spent: float = 0.0
+    chosen: list[str] = field(default_factory=list, compare=False)
 
     def scope(self) -> Scope:
         """As a server makes it."""
@@ -48,7 +51,7 @@ class Call:
             "headers": list(self.headers),
             "client": self.client,
             "server": ("gapless", None),
-            "state": {},
+            "state": {"spent": self.spent},
         }
 
 

@@ -19,6 +19,7 @@ from gapless.api.aio import AsyncVLM
 from gapless.api.stream import AsyncStream
 from gapless.images.data_url import picture_bytes
 from gapless.serve import schema
+from gapless.serve.deadline import less, spent_on
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json, too_long
 from gapless.serve.events import Events
@@ -105,7 +106,7 @@ class MoondreamRoutes:
     async def query(self, request: Request) -> Response:
         """Answer a question."""
         vlm, body = self._engine.vlm(), await read(request, QueryBody, self._limits)
-        settings = self._settings(vlm, body)
+        settings = self._settings(request, vlm, body)
         image = None if body.image_url is None else await _decoded(body.image_url)
         asking = vlm.query(image, body.question, body.stream, settings, body.reasoning, body.spatial_refs)
         return await self._answer(request, asking, "answer")
@@ -113,30 +114,30 @@ class MoondreamRoutes:
     async def caption(self, request: Request) -> Response:
         """Describe a picture."""
         vlm, body = self._engine.vlm(), await read(request, CaptionBody, self._limits)
-        settings, image = self._settings(vlm, body), await _decoded(body.image_url)
+        settings, image = self._settings(request, vlm, body), await _decoded(body.image_url)
         return await self._answer(request, vlm.caption(image, body.length, body.stream, settings), "caption")
 
     async def detect(self, request: Request) -> Response:
         """Find objects as boxes."""
         vlm, body = self._engine.vlm(), await read(request, DetectBody, self._limits)
-        settings, image = self._settings(vlm, body), await _decoded(body.image_url)
+        settings, image = self._settings(request, vlm, body), await _decoded(body.image_url)
         return await self._answer(request, vlm.detect(image, body.object, settings), "objects")
 
     async def point(self, request: Request) -> Response:
         """Find objects as points."""
         vlm, body = self._engine.vlm(), await read(request, PointBody, self._limits)
-        settings, image = self._settings(vlm, body), await _decoded(body.image_url)
+        settings, image = self._settings(request, vlm, body), await _decoded(body.image_url)
         asking = vlm.point(image, body.object, settings, body.spatial_refs)
         return await self._answer(request, asking, "points")
 
     async def segment(self, request: Request) -> Response:
         """Outline one object."""
         vlm, body = self._engine.vlm(), await read(request, SegmentBody, self._limits)
-        settings, image = self._settings(vlm, body), await _decoded(body.image_url)
+        settings, image = self._settings(request, vlm, body), await _decoded(body.image_url)
         asking = vlm.segment(image, body.object, body.spatial_refs, body.stream, settings)
         return await self._answer(request, asking, "path")
 
-    def _settings(self, vlm: AsyncVLM, body: Asked) -> dict[str, Any]:
+    def _settings(self, request: Request, vlm: AsyncVLM, body: Asked) -> dict[str, Any]:
         """The body's settings with a deadline that is the server's or sooner."""
         check_model(unless_hosted(body.model), vlm.desk.context.name)
         settings = dict(body.settings or {})
@@ -144,7 +145,7 @@ class MoondreamRoutes:
         if isinstance(wanted, int | float) and wanted > most:
             raise too_long(wanted, most)
         settings["timeout"] = most if wanted is None else wanted
-        return settings
+        return less(settings, spent_on(request))
 
     async def _answer(self, request: Request, asking: Awaitable[Any], key: str) -> Response:
         """Send the whole answer, or begin its stream with the first piece: until then an error has a status."""

@@ -22,6 +22,7 @@ from gapless.api.desk import EncodedImage
 from gapless.api.stream import AsyncStream
 from gapless.errors import InvalidImage, InvalidRequest
 from gapless.images.data_url import picture_bytes
+from gapless.serve.deadline import less, spent_on
 from gapless.serve.engine import Engine
 from gapless.serve.errors import Json
 from gapless.serve.health import check_model, unless_hosted
@@ -93,6 +94,7 @@ class OpenAIRoutes:
         name, *adapters = self._names()
         check_model(unless_hosted(body.model), name, adapters)
         wanted = await asyncio.to_thread(understood, body, self._limits)
+        wanted = replace(wanted, settings=less(wanted.settings, spent_on(request)))
         places: Places = request.state.places
         places.widen(wanted.choices)
         if body.model is not None and body.model != name and body.model in adapters:

@@ -49,8 +49,10 @@ LOOK = 0.1
 """Seconds between two looks at a model that loads."""
 PATIENT = 0.8
 """Of the time that Ray gives a look at a replica's health, what the probe gets."""
-SCRAPE = 10.0
-"""Seconds that engines have to tell their metrics."""
+HOPELESS = 3
+"""Looks in a row at an engine that does not generate; Ray has the same number."""
+SCRAPE = 5.0
+"""Seconds that engines have to tell their metrics; Prometheus itself waits for 10."""
 
 _log = logging.getLogger("gapless.serve")
 
@@ -96,6 +98,7 @@ class EngineReplica:
         self._adapters = FleetAdapters(self._engine.vlm(), fleet.adapters_folder, settings.adapters)
         await self._adapters.find_all()
         self._seen = (monotonic(), 0.0)
+        self._failures = 0
         self._watch = asyncio.ensure_future(self._end_with_engine())
 
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
@@ -120,8 +123,19 @@ class EngineReplica:
         os._exit(FAILED)
 
     async def check_health(self) -> None:
-        """What /health/generate does, see `check_generates`. Raises where that fails; Ray then replaces the replica."""
-        await check_generates(partial(self._get, PROBE), self._tokens, self._patience)
+        """What /health/generate does, see `check_generates`. Raises where that fails; when it has failed as often as
+        makes Ray replace a replica, the process ends by itself: Ray would give its requests `drain_timeout` seconds,
+        in which nothing can come of them here, and elsewhere they can be answered."""
+        try:
+            await check_generates(partial(self._get, PROBE), self._tokens, self._patience)
+            self._failures = 0
+        except RuntimeError as error:
+            self._failures += 1
+            if self._failures >= HOPELESS:
+                _log.error("replica %s does not generate, and ends: %s", self.replica, error)
+                await asyncio.sleep(LAST_WORDS)
+                os._exit(FAILED)
+            raise
 
     async def _tokens(self) -> int:
         snapshot = await asyncio.to_thread(self._engine.snapshot)
@@ -175,8 +189,9 @@ class RayFleet:
 
     async def texts(self) -> dict[str, str]:
         """What each engine that answers in time tells Prometheus, by its id."""
-        try:
-            told = await self._engines.broadcast("metrics").results_async(timeout_s=SCRAPE, return_exceptions=True)
+        asked = self._engines.broadcast("metrics")
+        try:  # in a thread, as Ray's own `results_async` has nothing of anybody where one does not answer
+            told = await asyncio.to_thread(asked.results, timeout_s=SCRAPE, return_exceptions=True)
         except (RayError, RayServeException, TimeoutError):
             return {}
         return dict(found for found in told if isinstance(found, tuple))
@@ -200,6 +215,11 @@ class FrontReplica:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """What Ray asks a late application for."""
         return WithoutId(self._door)
+
+    async def drain(self) -> int:
+        """Let nobody in any more. Returns how many are inside."""
+        self._gate.close()
+        return self._gate.held
 
     async def _metrics(self) -> bytes:
         texts = await self._fleet.texts()

@@ -44,6 +44,8 @@ from gapless.errors import InvalidRequest, shown
 from gapless.serve.limits import LoopClock, RateLimit, RequestLimits
 
 PREFIX = "GAPLESS_"
+FLEET = "fleet"
+"""In a file: settings of many engines, which `fleet` reads."""
 CONFIG = "config"
 FLAGS = {"model": "MODEL", "adapters": "--adapter", "ui": "--no-ui"}
 """Those that are not spelled as their setting."""
@@ -206,19 +208,29 @@ class ServerSettings(BaseSettings):
         return keys + found
 
 
-def read_settings(flags: Mapping[str, Any], config: Path | None = None) -> ServerSettings:
+def read_settings(flags: Mapping[str, Any], config: Path | None = None, beside: str | None = None) -> ServerSettings:
     """Put the sources together. `config`: the YAML file; None: the one that GAPLESS_CONFIG names, if it does.
+    `beside`: a name in the file that is not for here, see `read_beside`.
 
     Raises `InvalidRequest` naming the setting as it was given, and its value; `param` is the setting.
     """
     path = config or _named_file()
+    file = {} if path is None else _mapping(path)
+    if beside is not None:
+        file.pop(beside, None)
     try:
-        given: dict[str, Any] = dict(flags) | ({CONFIG: _mapping(path)} if path is not None else {})
+        given: dict[str, Any] = dict(flags) | ({CONFIG: file} if path is not None else {})
         return ServerSettings(**given)
     except ValidationError as error:
         raise _wrong(error, flags, path) from error
     except SettingsError as error:
         raise InvalidRequest(f"a {PREFIX} variable cannot be read: {error}") from error
+
+
+def read_beside(name: str, config: Path | None = None) -> Any:
+    """What the file that `read_settings` reads has under a name that is no setting of a server; None: nothing."""
+    path = config or _named_file()
+    return None if path is None else _mapping(path).get(name)
 
 
 def unknown_variables() -> list[str]:
@@ -250,6 +262,8 @@ def _wrong(error: ValidationError, flags: Mapping[str, Any], file: Path | None) 
         known = ServerSettings.model_fields
         near = _nearest(name, known)
         remedy = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
+        if name == FLEET:
+            remedy = "one server has no fleet; give --ray too, or take it out"
         return InvalidRequest(f"{file}: there is no setting {shown(name)}; {remedy}", param=name)
     value = "" if name == "api_keys" else f"; got {shown(found['input'])}"
     said = found["msg"].removeprefix("Value error, ")
