@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -38,7 +39,7 @@ OTHERS = "Ray Serve starts what is missing"
 PAUSE = 0.2
 ANSWER = 5.0
 """Seconds in which whoever is asked has to answer."""
-LOGS = "/tmp/ray/session_latest/logs"
+SESSION = "/tmp/ray/session_latest"
 
 
 class Signals:
@@ -66,22 +67,26 @@ def run_fleet(args: Mapping[str, Any], watcher: Watcher) -> int:
         raise InvalidRequest("--port is 0, and Ray's proxies take no free port by themselves; name one", param="port")
     import ray
     from ray import serve
+    from ray.serve.exceptions import RayServeException
 
     there = os.environ.get("RAY_ADDRESS")
     if not there:
         listen(settings.host, settings.port).close()  # a port that is taken is told before anything starts
         check_folder(fleet.adapters_folder)
     _say_beginning(settings, fleet, watcher)
-    ray.init(namespace="serve", log_to_driver=False, logging_level=logging.ERROR, **machine(there, settings, fleet))
+    own = machine(there, settings, fleet)
+    session = _joined(there, own)
     signals = Signals()
     signals.listen()
     try:
+        watcher.say(f"logs are in {_folder(session)}/logs")
         if not there:
             check_machine(settings, fleet, ray.cluster_resources())
         code = _serve(dict(args), settings, watcher, signals)
     finally:
         if there:
-            serve.delete(APP)  # the cluster, and what else runs there, is others'
+            with suppress(RayServeException):  # somebody else has ended it
+                serve.delete(APP)  # the cluster, and what else runs there, is others'
         else:
             serve.shutdown()
         ray.shutdown()
@@ -97,7 +102,34 @@ def _say_beginning(settings: ServerSettings, fleet: FleetSettings, watcher: Watc
         )
     least = f"{fleet.min_replicas} to " if fleet.most > fleet.min_replicas else ""
     many = "s" if fleet.most > 1 else ""
-    watcher.say(f"starting {least}{fleet.most} engine{many} of {settings.model} through Ray Serve; logs are in {LOGS}")
+    watcher.say(f"starting {least}{fleet.most} engine{many} of {settings.model} through Ray Serve")
+
+
+def _joined(there: str | None, own: Mapping[str, Any]) -> Any:
+    """What `ray.init` returns. Raises `InvalidRequest` for a cluster that cannot be had, or has a fleet already."""
+    import ray
+    from ray import serve
+
+    try:
+        session = ray.init(namespace="serve", log_to_driver=False, logging_level=logging.ERROR, **own)
+    except ConnectionError as error:
+        raise InvalidRequest(
+            f"there is no way into the Ray cluster at {there} that RAY_ADDRESS names ({error}); if it runs, set "
+            "RAY_AUTH_MODE=token, and have its token in ~/.ray/auth_token"
+        ) from error
+    if there and APP in serve.status().applications:
+        ray.shutdown()
+        raise InvalidRequest(
+            f"the Ray cluster at {there} has an application {APP} already; end that one first, or change it with "
+            "serve deploy"
+        )
+    return session
+
+
+def _folder(session: Any) -> str:
+    """Where Ray keeps what this machine's processes say."""
+    told: Mapping[str, str] = getattr(session, "address_info", None) or {}
+    return told.get("session_dir", SESSION)
 
 
 def machine(there: str | None, settings: ServerSettings, fleet: FleetSettings) -> dict[str, Any]:
