@@ -259,6 +259,39 @@ def test_an_engine_whose_process_is_killed_is_replaced_and_clients_that_leave_en
     cluster.note("kill -9 of an engine's process", requests=len(answers), streams_broken_off=len(broken))
 
 
+def test_an_engine_that_hangs_is_passed_over_at_once_and_replaced(cluster, pair):
+    """Stopped, not killed: its connections stay open, and it never says a word."""
+    cluster.run({"drain_timeout": 1}, min_replicas=2, version="hang", health_period=1.0, health_timeout=3.0)
+    cluster.until(2)
+    hung = cluster.processes()[0]
+    crowd = Crowd(cluster.port, callers=4, urls=URLS)
+    crowd.wait_for(8)
+    os.kill(hung, signal.SIGSTOP)
+    began = time.monotonic()
+    crowd.wait_for(len(crowd.answers) + 30)
+    spent = time.monotonic() - began
+    assert [value for _, value in cluster.metric("gapless:fleet_engines")] == [1.0]  # told by the one that answers
+    end = time.monotonic() + 90
+    while hung in cluster.processes():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    cluster.until(2)
+    answers = crowd.end()
+    broken = [(kind, answer) for kind, _, answer in answers if answer.said is None]
+    assert all(kind in STREAMS and answer.error for kind, answer in broken), broken
+    assert all(a.said is None or a.said == pair[kind, number] for kind, number, a in answers)
+    silent = sum(count for line, count in cluster.metric("gapless:fleet_attempts_total") if 'result="silent"' in line)
+    assert silent >= 1
+    cluster.note(
+        "an engine that hangs (SIGSTOP)",
+        requests=len(answers),
+        streams_broken_off=len(broken),
+        found_silent=silent,
+        seconds_of_the_next_30=round(spent, 1),
+        replaced_after_s=round(time.monotonic() - began, 1),
+    )
+
+
 def test_one_engine_two_and_one_again(cluster, pair):
     """Only requests that wait for a row can say that one engine is too few: the target is far away. And only a device
     that is told to be busy lets another one come."""
