@@ -87,7 +87,7 @@ def begin(folder):
 
 
 def _end(runner):
-    if runner._cause is None:
+    if runner._exchange.cause is None:
         runner.close(drain=False)
     runner._thread.join()
 
@@ -136,7 +136,7 @@ def test_a_picture_without_room_waits_and_then_goes_in(begin):
     runner = begin("slow", 1)
     first = submit(runner, shown(1, max_tokens=1500))
     waiting = [submit(runner, shown(seed)) for seed in (2, 3, 4)]
-    until(lambda: len(runner._pending) == 3, "three that wait")
+    until(lambda: len(runner._exchange.pending) == 3, "three that wait")
     runner.cancel(first.id)
     assert isinstance(first.hear().finish.error, RequestCancelled)
     for asked, seed in zip(waiting, (2, 3, 4), strict=True):
@@ -148,7 +148,7 @@ def test_those_that_wait_for_room_can_be_cancelled_and_run_out_of_time(begin):
     first = submit(runner, shown(1, max_tokens=1500))
     cancelled, late = submit(runner, shown(2)), submit(runner, shown(3), deadline=runner.now() + 0.1)
     patient = submit(runner, shown(1))  # behind them, though its picture is there
-    until(lambda: len(runner._pending) == 3, "three that wait")
+    until(lambda: len(runner._exchange.pending) == 3, "three that wait")
     runner.cancel(cancelled.id)
     assert isinstance(cancelled.hear().finish.error, RequestCancelled)
     assert isinstance(late.hear().finish.error, RequestTimeout)
@@ -164,9 +164,9 @@ def test_one_that_waits_for_room_runs_out_of_time_though_the_engine_says_nothing
     later = submit(runner, shown(3), deadline=runner.now() + 0.6)
     for asked in (late, later):
         assert isinstance(asked.hear().finish.error, RequestTimeout)
-    assert list(runner._open) == [1]
+    assert list(runner._exchange.open) == [1]
     os.kill(runner.pid, signal.SIGKILL)
-    until(lambda: runner._over, "the engine's death")
+    until(lambda: runner._exchange.over, "the engine's death")
 
 
 def test_a_picture_larger_than_the_arena_is_refused(begin):
@@ -233,7 +233,7 @@ def test_a_drain_can_still_be_hurried(begin):
     (asked,) = long_ones(runner, 1)
     closing = threading.Thread(target=runner.close)
     closing.start()
-    until(lambda: runner._said_close is True, "the first close")
+    until(lambda: runner._exchange.said_close is True, "the first close")
     within(lambda: runner.close(drain=False))
     closing.join()
     assert isinstance(asked.hear().finish.error, EngineClosed)

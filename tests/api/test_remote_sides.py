@@ -240,7 +240,7 @@ def test_the_nearest_deadline_of_those_without_room_is_kept(both, monkeypatch):
     late = submit(runner, deadline=runner.now() + 3600.0)
     soon = submit(runner, deadline=runner.now() + 0.05)
     assert isinstance(soon.hear().finish.error, RequestTimeout)
-    assert list(runner._open) == [late.id] and not process.sent
+    assert list(runner._exchange.open) == [late.id] and not process.sent
 
 
 def test_last_words_may_come_in_several_breaths():

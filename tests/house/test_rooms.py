@@ -43,7 +43,7 @@ FLOORS = {
 }
 STRANGERS = {"fastapi", "uvicorn", "starlette", "zmq", "msgspec", "pydantic", "prometheus_client", "httpx", "aiohttp"}
 STRANGERS |= {"pydantic_settings", "uvloop", "httptools", "yaml", "ray"}
-PROCESS = {f"api/{name}.py" for name in ("child", "lessons", "remote", "spawn", "wire")}
+PROCESS = {f"api/{name}.py" for name in ("child", "exchange", "lessons", "spawn", "wire")}
 NO_TORCH = (
     "columns.py",
     "prompt.py",
