@@ -6,6 +6,7 @@ Below `records`, so that a request may carry one. Made by `constrain.grammar`; f
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -56,5 +57,6 @@ class HostGrammar:
 
     @property
     def nbytes(self) -> int:
-        """Of the text."""
-        return len(self.text)
+        """Of all that it holds for itself: its text, its digest and the object. `words` are its model's, whose grammars
+        share them; what a grammar engine makes of the text is counted where that is kept (`constrain.guides`)."""
+        return sum(map(sys.getsizeof, (self, self.text, self.digest)))

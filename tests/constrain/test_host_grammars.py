@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -247,6 +248,21 @@ def test_what_is_nearly_too_deep_is_read_on_a_small_stack():
         threading.stack_size(before)
     reader.join()
     assert [mask.any() for mask in masks] == [True, True]
+
+
+@pytest.mark.parametrize("length", [20, 5_000])
+def test_a_grammar_counts_all_that_it_holds_for_itself(length):
+    """Its model's words, which it shares with others, are not its own."""
+    texts = [f"start: {i:0{length}}" for i in range(300)]
+    HostGrammar("start: T", glint())  # from now on the words are there
+    tracemalloc.start()
+    try:
+        kept = [HostGrammar("".join(list(text)), glint()) for text in texts]
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    counted = sum(grammar.nbytes for grammar in kept)
+    assert length * len(kept) < counted < held < 1.2 * counted + 10_000
 
 
 def test_what_is_kept_of_grammars_is_bounded():
