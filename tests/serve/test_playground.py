@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 
 import pytest
+from PIL import Image, PngImagePlugin
 from tests.serve.conftest import LIMITS, SMALL, Silent, Site
 from tests.serve.serving import ROOT, Served
 
@@ -40,6 +41,7 @@ def test_the_page_lets_nothing_in_from_elsewhere(played):
     assert said.status_code == 200 and said.headers["content-type"] == "text/html; charset=utf-8"
     policy = dict(part.strip().split(" ", 1) for part in said.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'" and policy["script-src"] == policy["style-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'" and policy["trusted-types"] == "'none'"
     assert "unsafe" not in said.headers["content-security-policy"] and policy["frame-ancestors"] == "'none'"
     assert said.headers["x-content-type-options"] == "nosniff" and said.headers["referrer-policy"] == "no-referrer"
     for address in re.findall(r'(?:src|href)="([^"#]+)"', said.text):
@@ -215,3 +217,50 @@ def test_what_is_copied_is_quoted_for_the_shell_and_for_python(tmp_path):
     body = json.loads(shown.stdout.decode())
     assert body["image_url"] == "data:image/png;base64,cGljdHVyZQ==" and body["question"] == text + "PICTURE"
     assert "$GAPLESS_KEY" in line
+
+
+def kinds(folder):
+    """Pictures as programs write them, and whether a browser and a server may see different pixels in them."""
+    first, other = Image.new("RGB", (8, 6), "red"), Image.new("RGB", (8, 6), "blue")
+    turned, upright = Image.Exif(), Image.Exif()
+    turned[0x0112], upright[0x0112] = 6, 1
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="3"/></x:xmpmeta>'
+    told = PngImagePlugin.PngInfo()
+    told.add_itxt("XML:com.adobe.xmp", xmp.decode())
+    for kind in ("gif", "png", "webp"):
+        first.save(folder / f"plain.{kind}")
+        first.save(folder / f"moves.{kind}", save_all=True, append_images=[other], duration=100)
+    for kind in ("png", "webp", "jpg"):
+        first.save(folder / f"upright.{kind}", exif=upright)
+        first.save(folder / f"turned.{kind}", exif=turned)
+    first.save(folder / "turned-xmp.png", pnginfo=told)
+    for kind in ("webp", "jpg"):
+        first.save(folder / f"turned-xmp.{kind}", xmp=xmp)
+    first.save(folder / "exif-and-xmp.jpg", xmp=xmp, exif=upright)
+    whole = (folder / "moves.gif").read_bytes()
+    (folder / "cut.gif").write_bytes(whole[:40])
+    (folder / "words.png").write_text("words")
+    return {file.name: file for file in sorted(folder.iterdir())}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_pictures_of_which_a_browser_and_a_server_may_see_different_pixels_are_known(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    files = kinds(tmp_path / "pictures")
+    types = {"jpg": "image/jpeg", "png": "image/png", "webp": "image/webp", "gif": "image/gif"}
+    code = f"""
+    import {{ readFileSync }} from "node:fs";
+    import {{ fickle }} from "{(HERE / "fickle.js").as_uri()}";
+    const found = {{}};
+    for (const [name, path, type] of {json.dumps([[n, str(f), types[f.suffix[1:]]] for n, f in files.items()])}) {{
+      found[name] = await fickle(new Blob([readFileSync(path)], {{ type }}));
+    }}
+    console.log(JSON.stringify(found));
+    """
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "ask.mjs").write_text(code)
+    done = subprocess.run(["node", "ask.mjs"], cwd=tmp_path, capture_output=True, check=True, timeout=30)
+    # EXIF in a JPEG is read by everybody, and goes before XMP
+    same = ("turned.jpg", "exif-and-xmp.jpg")
+    wanted = {name: "" if name in same else next((k for k in ("moves", "turned") if k in name), "") for name in files}
+    assert json.loads(done.stdout) == wanted

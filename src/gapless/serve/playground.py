@@ -37,7 +37,8 @@ KINDS = {
 }
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"  # no text becomes HTML or a script, whatever the page does
 )
 HEADERS = {
     "cache-control": "no-cache",  # kept, and asked about each time: a newer server has newer files

@@ -1,6 +1,6 @@
 // What there is to say of the server: a word in the head, and a banner where somebody has to wait or to do something.
 
-import { byId } from "./dom.js";
+import { byId, say } from "./dom.js";
 
 const WORDS = {
   connecting: ["connecting", "", ""],
@@ -32,8 +32,10 @@ export class Banner {
     byId("status").dataset.state = state.name;
     const model = state.name === "ready" ? this.#server.about?.model : "";
     byId("status-text").textContent = model ? `${model} is ready` : word;
+    const held = byId("key-form").contains(document.activeElement) || document.activeElement === byId("forget-key");
     byId("forget-key").hidden = !this.#server.locked;
     byId("key-form").hidden = state.name !== "locked";
+    if (held && state.name === "ready") byId("prompt").focus();
     this.#progress(state);
     this.#words(title, this.#more(state) ?? text);
     byId("banner").hidden = !title;
@@ -59,10 +61,11 @@ export class Banner {
     byId("status-text").textContent += name === "loading" && total > 1 ? ` ${Math.floor((100 * done) / total)} %` : "";
   }
 
-  /** Set only when they change: a screen reader says what is set. */
+  /** A screen reader says them: once, and not each time that the page has tried again. */
   #words(title, text) {
-    for (const [id, words] of [["banner-title", title], ["banner-text", text]]) {
-      if (byId(id).textContent !== words) byId(id).textContent = words;
-    }
+    const [before, told] = [byId("banner-title").textContent, byId("banner-text").textContent];
+    if (title && (title !== before || (text !== told && !byId("key-form").hidden))) say(`${title} ${text}`);
+    byId("banner-title").textContent = title;
+    byId("banner-text").textContent = text;
   }
 }

@@ -2,7 +2,7 @@
 // "picture" (another one, or none) and "camera" (on or off).
 
 import { Camera } from "./camera.js";
-import { byId, bytes, draw, make, say } from "./dom.js";
+import { byId, bytes, draw, make, say, short } from "./dom.js";
 import { Overlay } from "./overlay.js";
 import { open, pictureIn } from "./picture.js";
 
@@ -11,6 +11,11 @@ const SAMPLES = [
   ["shapes_square.png", "Four shapes and a number"],
   ["shapes_tall.png", "Shapes on a tall ground"],
 ];
+
+const SLOW = 400;
+
+const brings = (event) => event.dataTransfer?.types.includes("Files") ?? false;
+const writes = (target) => target.matches?.("textarea, input") ?? false;
 
 export class Board extends EventTarget {
   picture = null;
@@ -52,28 +57,36 @@ export class Board extends EventTarget {
     byId("camera").addEventListener("click", () => this.light());
     byId("camera-off").addEventListener("click", () => this.dark());
     byId("snap").addEventListener("click", () => this.snap());
-    byId("remove").addEventListener("click", () => this.#show(null));
+    byId("remove").addEventListener("click", () => {
+      this.#turn += 1;
+      this.#show(null);
+    });
     document.addEventListener("paste", (event) => {
       const file = pictureIn(event.clipboardData);
-      if (!file) return;
+      if (!file || (writes(event.target) && event.clipboardData.types.includes("text/plain"))) return;
       event.preventDefault();
       this.take(file, file.name || "pasted.png");
     });
     this.#point();
     let depth = 0;
     for (const [name, by] of [["dragenter", 1], ["dragleave", -1]]) {
-      window.addEventListener(name, () => {
+      window.addEventListener(name, (event) => {
+        if (!brings(event)) return;
         depth = Math.max(0, depth + by);
         board.classList.toggle("dropping", depth > 0);
       });
     }
-    window.addEventListener("dragover", (event) => event.preventDefault());
+    const asWords = (event) => writes(event.target) && !brings(event);
+    window.addEventListener("dragover", (event) => { if (!asWords(event)) event.preventDefault(); });
     window.addEventListener("drop", (event) => {
+      if (asWords(event)) return;
       event.preventDefault();
       depth = 0;
       board.classList.remove("dropping");
       const file = pictureIn(event.dataTransfer);
-      if (file) this.take(file, file.name || "dropped.png");
+      const { length } = event.dataTransfer.files;
+      const more = length > 1 ? `One picture at a time: of the ${length} files this is the first picture.` : "";
+      if (file) this.take(file, file.name || "dropped.png", true, more);
       else this.tell("That was no file. Drop a picture, or choose one.");
     });
   }
@@ -111,17 +124,21 @@ export class Board extends EventTarget {
     byId("picture-note").textContent = words;
   }
 
-  /** Take a file up as the picture. `kept`: whoever asks has it as a file. */
-  async take(file, name, kept = true) {
+  /** Take a file up as the picture. `kept`: whoever asks has it as a file. `more`: what else there is to say. */
+  async take(file, name, kept = true, more = "") {
     const turn = ++this.#turn;
     this.tell("");
+    const slow = setTimeout(() => { if (turn === this.#turn) this.tell("The picture is being read …"); }, SLOW);
     try {
       const picture = await open(file, name, this.#about());
       if (turn !== this.#turn) return; // another one came meanwhile
       picture.kept = kept && picture.blob === file;
+      picture.note = `${more} ${picture.note}`.trim();
       this.#show(picture);
     } catch (error) {
-      this.tell(error.message);
+      if (turn === this.#turn) this.tell(error.message);
+    } finally {
+      clearTimeout(slow);
     }
   }
 
@@ -139,7 +156,7 @@ export class Board extends EventTarget {
       this.#fit(picture);
       image.src = picture.url;
       image.alt = `The picture: ${picture.name}`;
-      byId("about-picture").textContent = `${picture.name} · ${picture.width} × ${picture.height} · ${bytes(picture.blob.size)}`;
+      byId("about-picture").textContent = `${short(picture.name)} · ${picture.width} × ${picture.height} · ${bytes(picture.blob.size)}`;
       this.tell(picture.note);
     } else {
       image.removeAttribute("src");
@@ -147,7 +164,7 @@ export class Board extends EventTarget {
       byId("choose").focus();
     }
     this.dispatchEvent(new Event("picture"));
-    say(picture ? `Picture ${picture.name}, ${picture.width} by ${picture.height}.` : "No picture.");
+    say(picture ? `Picture ${short(picture.name)}, ${picture.width} by ${picture.height}.` : "No picture.");
   }
 
   #fit({ width, height }) {
@@ -163,9 +180,10 @@ export class Board extends EventTarget {
 
   /** Put the camera on. */
   async light() {
+    this.#turn += 1;
     this.#show(null);
     try {
-      await this.camera.start(() => this.dark());
+      if (!(await this.camera.start(() => this.dark()))) return;
     } catch (error) {
       this.camera.stop();
       this.tell(error.message);
@@ -180,8 +198,9 @@ export class Board extends EventTarget {
 
   /** Put the camera off. */
   dark() {
-    if (!this.camera.on) return;
+    const { on } = this.camera;
     this.camera.stop();
+    if (!on) return;
     this.overlay.clear();
     this.#lit(false);
     byId("about-picture").textContent = "";
@@ -203,6 +222,7 @@ export class Board extends EventTarget {
   async snap() {
     if (!this.camera.on) return;
     const blob = await this.camera.frame();
-    await this.take(blob, "camera.jpg", false);
+    if (!blob) this.tell("The camera shows nothing yet. Try again in a moment.");
+    else await this.take(blob, "camera.jpg", false);
   }
 }

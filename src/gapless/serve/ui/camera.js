@@ -10,6 +10,7 @@ export class Camera {
   #video;
   #canvas = document.createElement("canvas");
   #stream = null;
+  #turn = 0;
 
   constructor(video) {
     this.#video = video;
@@ -19,32 +20,46 @@ export class Camera {
     return this.#stream !== null;
   }
 
-  /** Ask for the camera and show it. `lost`: called when it is unplugged or taken away. Throws an `Error` with words. */
+  /**
+   * Ask for the camera and show it. `lost`: called when it is unplugged or taken away. Returns whether it is still wanted:
+   * somebody may take long to allow it, and has chosen a picture meanwhile. Throws an `Error` with words.
+   */
   async start(lost) {
     if (!navigator.mediaDevices?.getUserMedia) {
       throw new Error("Browsers lend a camera only to pages at https:// or localhost. Open this page there.");
     }
+    const turn = ++this.#turn;
+    let stream = null;
     try {
       const video = { facingMode: "environment", width: { ideal: LONGEST } };
-      this.#stream = await navigator.mediaDevices.getUserMedia({ video, audio: false });
+      stream = await navigator.mediaDevices.getUserMedia({ video, audio: false });
+      if (turn !== this.#turn) return false;
+      this.#video.srcObject = stream;
+      await this.#video.play();
+      if (turn !== this.#turn) return false;
+      this.#stream = stream;
     } catch (error) {
+      if (turn !== this.#turn) return false;
       throw new Error(WHY[error.name] ?? `The camera cannot be used: ${error.message}`, { cause: error });
+    } finally {
+      if (stream !== this.#stream) giveBack(stream);
     }
-    for (const track of this.#stream.getTracks()) track.addEventListener("ended", lost);
-    this.#video.srcObject = this.#stream;
-    await this.#video.play();
+    for (const track of stream.getTracks()) track.addEventListener("ended", lost);
+    return true;
   }
 
-  /** Give it back. */
+  /** Give it back; one that was asked for and is not there yet, as soon as it comes. */
   stop() {
-    for (const track of this.#stream?.getTracks() ?? []) track.stop();
+    this.#turn += 1;
+    giveBack(this.#stream);
     this.#stream = null;
     this.#video.srcObject = null;
   }
 
-  /** The frame that is shown now, as a JPEG. */
+  /** The frame that is shown now, as a JPEG; null: there is none. */
   async frame() {
     const { videoWidth: width, videoHeight: height } = this.#video;
+    if (!this.on || !width || !height) return null;
     const scale = Math.min(1, LONGEST / Math.max(width, height));
     this.#canvas.width = Math.round(width * scale);
     this.#canvas.height = Math.round(height * scale);
@@ -66,6 +81,10 @@ export class Camera {
   }
 }
 
+function giveBack(stream) {
+  for (const track of stream?.getTracks() ?? []) track.stop();
+}
+
 const WHY = {
   NotAllowedError: "This page may not use the camera. Allow it in the browser's settings for this site, then try again.",
   NotFoundError: "There is no camera. Connect one, or choose a picture.",
@@ -75,6 +94,9 @@ const WHY = {
 export class Film {
   frames = 0;
   answered = 0;
+  /** The frame of the last answer, and whether it is to be kept. */
+  last = null;
+  kept = false;
   #times = [];
   #over = false;
   #fresh = null;
@@ -110,14 +132,9 @@ export class Film {
     try {
       while (!this.#over) {
         this.#asked = this.frames;
-        const image = await dataUrl(await this.camera.frame());
+        const frame = await this.camera.frame();
         if (this.#over) return;
-        const began = performance.now();
-        const answer = await this.ask(image);
-        if (this.#over) return;
-        this.answered += 1;
-        this.#note(performance.now());
-        answered(answer, performance.now() - began);
+        if (frame !== null) await this.#answer(frame, answered);
         await this.#nextFrame();
       }
     } finally {
@@ -126,7 +143,21 @@ export class Film {
     }
   }
 
-  stop() {
+  async #answer(frame, answered) {
+    const image = await dataUrl(frame);
+    if (this.#over) return;
+    const began = performance.now();
+    const answer = await this.ask(image);
+    if (this.#over) return;
+    this.answered += 1;
+    this.last = frame;
+    this.#note(performance.now());
+    answered(answer, performance.now() - began);
+  }
+
+  /** End it. `kept`: the last frame that was answered is wanted. */
+  stop(kept = false) {
+    this.kept = kept;
     this.#over = true;
     this.#fresh?.();
   }

@@ -11,7 +11,7 @@ export function fileName(name) {
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** A mark that stands where the picture goes; nothing in the request has it. */
+/** A mark that stands where the picture goes; nothing else in the request has it. */
 function split(body, image) {
   if (image === null) return [JSON.stringify(body)];
   let mark = "PICTURE";
@@ -20,7 +20,7 @@ function split(body, image) {
   return marked.split(mark);
 }
 
-/** The request as a curl line. `image`: what stands in the body for the picture, or null. */
+/** The request as a curl line. `image`: what stands in the body for the picture, best an object of its own, or null. */
 export function asCurl({ url, body, image, type, name, locked }) {
   const [before, after] = split(body, image);
   const key = locked ? ` -H "${HEADER}: $GAPLESS_KEY"` : "";

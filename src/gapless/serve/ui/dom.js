@@ -27,6 +27,21 @@ export function say(words) {
   place.textContent = place.textContent === words ? `${words} ` : words;
 }
 
+/** Wait, unless the signal ends it: then throw what it says. */
+export function rest(time, signal) {
+  return new Promise((resolve, reject) => {
+    const end = () => { clearTimeout(late); reject(signal.reason); };
+    const late = setTimeout(() => { signal.removeEventListener("abort", end); resolve(); }, time);
+    if (signal.aborted) end();
+    signal.addEventListener("abort", end, { once: true });
+  });
+}
+
+/** Words with no more letters than there is room for. */
+export function short(words, most = 200) {
+  return words.length > most ? `${words.slice(0, most).replace(/[\ud800-\udbff]$/, "")}…` : words;
+}
+
 /** Milliseconds as a person reads them. */
 export function ms(value) {
   if (!Number.isFinite(value)) return "–";

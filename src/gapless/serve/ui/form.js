@@ -14,11 +14,18 @@ const SETTINGS = {
 /** Whether a place is one: a point, or a box. */
 export const right = (place) => [2, 4].includes(place.length) && place.every((value) => value >= 0 && value <= 1);
 
+/** Whether a setting can be sent. The steps of the arrows are no limit to what may be written. */
+function sound({ step, validity }) {
+  const faults = ["badInput", "rangeUnderflow", "rangeOverflow", ...(step === "1" ? ["stepMismatch"] : [])];
+  return !faults.some((name) => validity[name]);
+}
+
 export class Form extends EventTarget {
   skill = "query";
   pictured = false;
   #words = {};
   #model = "";
+  #told = "";
 
   constructor() {
     super();
@@ -33,7 +40,11 @@ export class Form extends EventTarget {
   }
 
   /** Show what this server has. */
-  offer({ skills, adapters, defaults, model }) {
+  offer(about) {
+    const { skills, adapters, defaults, model } = about;
+    const told = JSON.stringify([skills, adapters, defaults, model]);
+    if (told === this.#told) return; // whoever writes in a field keeps it
+    this.#told = told;
     this.#model = model;
     const offered = Object.keys(SKILLS).filter((name) => skills.includes(name));
     const choices = offered.map((name) => {
@@ -94,11 +105,12 @@ export class Form extends EventTarget {
   /** What is asked, or null if something is missing: it is marked and told. */
   read() {
     const { skill } = this;
+    this.#complain("prompt", "");
     const text = byId("prompt").value.trim();
     if (SKILLS[skill].prompt && !text) return this.#complain("prompt", "Write here what is asked.");
     if (SKILLS[skill].picture && !this.pictured) return this.#complain("prompt", `${SKILLS[skill].label} needs a picture.`);
     for (const input of byId("settings-grid").querySelectorAll("input")) {
-      if (!input.checkValidity()) return this.mark(input.id.slice(4), input.validationMessage);
+      if (!sound(input)) return this.mark(input.id.slice(4), input.validationMessage);
     }
     const length = document.querySelector("input[name=length]:checked").value;
     const reasoning = byId("reasoning").checked && !byId("reasoning-row").hidden;
@@ -150,12 +162,13 @@ export class Form extends EventTarget {
     }
   }
 
-  /** The server found fault with a field. Returns null. */
+  /** Fault was found with a field; not with one that is not on the form. Returns null. */
   mark(name, words) {
     const own = { choice: "shape", json_schema: "shape", spatial_refs: "places" };
-    const field = byId(own[name] ?? `set-${name}`);
-    if (field) field.closest("details").open = true;
-    return this.#complain(field ? field.id : "prompt", words);
+    const asked = ["question", "object", "messages"].includes(name) ? "prompt" : `set-${name}`;
+    const field = byId(own[name] ?? asked);
+    field?.closest("details")?.setAttribute("open", "");
+    return field ? this.#complain(field.id, words) : null;
   }
 
   #complain(id, words) {

@@ -4,7 +4,7 @@ import { Banner } from "./banner.js";
 import { Board } from "./board.js";
 import { asCurl, asPython } from "./copying.js";
 import { Film } from "./camera.js";
-import { byId, ms, say } from "./dom.js";
+import { byId, ms, rest, say } from "./dom.js";
 import { Form, right } from "./form.js";
 import { events, Gone, Refused, Server } from "./server.js";
 import { gather, requestOf, SKILLS, whole, wordsOf } from "./skills.js";
@@ -19,6 +19,7 @@ new Banner(server);
 
 let shown = null; // the turn whose marks are on the picture
 let asking = null; // what ends the question that is being answered
+let taking = false; // a frame of the camera becomes the picture that is asked about
 let film = null;
 let talk = []; // the conversation about this picture
 
@@ -32,6 +33,7 @@ function add(turn) {
   turn.addEventListener("pick", ({ detail }) => {
     show(turn);
     light(turn, detail);
+    if (turn === shown) board.overlay.visit(detail);
   });
   shown = turn;
   board.overlay.clear();
@@ -59,20 +61,24 @@ board.overlay.addEventListener("pick", ({ detail }) => shown?.visit(detail));
 
 // -- asking ----------------------------------------------------------------------------------------------------------
 
-async function ask(asked) {
-  const picture = board.picture;
+async function ask(asked, picture) {
+  if (asking) return say("One question at a time. Wait for the answer, or stop it.");
+  asking = new AbortController();
+  const { signal } = asking;
   const turn = new Turn(asked, picture);
   add(turn);
+  turn.reveal();
   busy(true);
-  asking = new AbortController();
   const began = performance.now();
+  const before = asked.skill === "chat" && picture === board.picture ? talk : [];
   let seen = null;
-  let image = null;
-  let request = null;
+  let taken = null;
   try {
-    image = picture ? await picture.data() : null;
-    request = requestOf(asked, image, asked.skill === "chat" ? talk : [], true);
-    const response = await server.ask(request.path, request.body, asking.signal);
+    const image = picture ? await picture.data() : null;
+    signal.throwIfAborted();
+    const request = requestOf(asked, image, before, true);
+    taken = tools(turn, requestOf(asked, image && {}, before, false)); // cards do not keep what the picture takes
+    const response = await server.ask(request.path, request.body, signal);
     if (response.headers.get("Content-Type").startsWith("text/event-stream")) {
       for await (const event of events(response)) {
         if (gather(asked.skill, turn.answer, event)) seen ??= performance.now() - began;
@@ -83,13 +89,14 @@ async function ask(asked) {
       turn.answer = whole(asked.skill, await response.json());
       seen = performance.now() - began;
     }
-    say(turn.done(seen ?? performance.now() - began, tools(turn, request, image)));
+    say(turn.done(seen ?? performance.now() - began, taken));
     show(turn);
-    if (asked.skill === "chat") {
-      talk = [...talk, { role: "user", content: asked.text }, { role: "assistant", content: turn.answer.answer }];
+    if (asked.skill === "chat" && picture === board.picture) {
+      talk = [...before, { role: "user", content: asked.text }, { role: "assistant", content: turn.answer.answer ?? "" }];
     }
   } catch (error) {
-    fail(turn, error, request && turn.answer.finish_reason ? tools(turn, request, image) : {});
+    const again = { "Ask again": () => ask({ ...asked, model: server.about?.model ?? asked.model }, picture) };
+    fail(turn, error, turn.answer.finish_reason ? { ...again, ...taken } : again);
   } finally {
     asking = null;
     busy(false);
@@ -105,17 +112,17 @@ function grown(turn) {
   else if (!same) show(turn);
 }
 
-function fail(turn, error, others = {}) {
-  const again = { "Ask again": () => ask(turn.asked), ...others };
+function fail(turn, error, offered) {
   if (error.name === "AbortError") {
     turn.note("stopped");
     say("Stopped.");
     return;
   }
   const [title, text] = inWords(error);
-  turn.failed(title, text, again);
+  turn.failed(title, text, offered);
   say(`${title} ${text}`);
-  if (error instanceof Refused && error.status === 400 && error.param) form.mark(error.param, error.message);
+  const here = turn.asked.skill === form.skill;
+  if (error instanceof Refused && error.status === 400 && error.param && here) form.mark(error.param, error.message);
   else if (!(error instanceof Refused) && !(error instanceof Gone)) console.error(error);
 }
 
@@ -131,6 +138,7 @@ function inWords(error) {
     503: "The server takes no questions now.",
     504: "The answer took too long.",
   };
+  if (error.type === "rate_limited") titles[429] = "You ask more often than your key may.";
   const title = titles[error.status] ?? (error.status < 500 ? "That cannot be asked." : "The server failed.");
   return [title, `${sentence(error.message)}${wait}`];
 }
@@ -140,12 +148,12 @@ function sentence(text) {
   return /[.!?]$/.test(words) ? words : `${words}.`;
 }
 
-function tools(turn, request, image) {
+/** What a card offers. `path`, `body`: the request; where the picture goes, an object stands in it. */
+function tools(turn, { path, body }) {
   const { picture } = turn;
-  const { stream: _, stream_options: __, ...body } = request.body;
-  const type = image?.slice(5, image.indexOf(";")) ?? "";
-  const url = new URL(request.path, document.baseURI).href;
-  const told = { url, body, image, type, name: picture?.name ?? "", locked: server.locked };
+  const image = body.image_url ?? body.messages?.[0].content[0]?.image_url?.url ?? null;
+  const url = new URL(path, document.baseURI).href;
+  const told = { url, body, image, type: picture?.blob.type ?? "", name: picture?.name ?? "", locked: server.locked };
   const copy = (text) => (button) => copied(button, text());
   const found = {
     "Copy JSON": copy(() => JSON.stringify(turn.answer, null, 2)),
@@ -190,41 +198,57 @@ async function roll(asked) {
   busy(true);
   asking = new AbortController();
   const { signal } = asking;
-  film = new Film(board.camera, async (image) => {
+  const reel = new Film(board.camera, async (image) => {
     const { path, body } = requestOf(asked, image, [], false);
     for (;;) {
       try {
         return whole(asked.skill, await (await server.ask(path, body, signal)).json());
       } catch (error) {
-        if (!(error instanceof Refused) || ![429, 503].includes(error.status) || film.over) throw error;
+        if (!(error instanceof Refused) || ![429, 503].includes(error.status)) throw error;
         turn.note(`${inWords(error)[0]} Waiting for a place …`);
-        await new Promise((resolve) => setTimeout(resolve, 1000 * Math.max(1, error.retryAfter)));
+        await rest(1000 * Math.max(1, error.retryAfter), signal);
       }
     }
   });
+  film = reel;
+  let lost = false;
   say("Filming. Stop ends it.");
   try {
-    await film.run((answer, took) => {
+    await reel.run((answer, took) => {
       turn.answer = answer;
       turn.grow();
       show(turn);
-      board.rate(film.rate);
-      turn.note(`${film.rate.toFixed(1)} frames a second · ${ms(took)} each · ${film.answered} asked, ${film.dropped} dropped`);
+      board.rate(reel.rate);
+      turn.note(`${reel.rate.toFixed(1)} frames a second · ${ms(took)} each · ${reel.answered} asked, ${reel.dropped} dropped`);
     });
-    say(`Filmed ${film.answered} frames. The last answer: ${wordsOf(asked.skill, turn.answer) ?? `${turn.marks.length} found`}.`);
   } catch (error) {
-    if (error.name !== "AbortError") fail(turn, error);
-  } finally {
-    film = null;
-    asking = null;
-    board.rate(null);
-    board.dark();
-    busy(false);
+    lost = error.name !== "AbortError";
+    if (lost) fail(turn, error, {});
   }
+  film = null;
+  asking = null;
+  board.rate(null);
+  board.dark();
+  busy(false);
+  if (reel.kept && reel.last) await keep(turn, reel.last);
+  const last = wordsOf(asked.skill, turn.answer) ?? `${turn.marks.length} found`;
+  if (!lost) say(`Filmed ${reel.answered} frames.${reel.answered ? ` The last answer: ${last}.` : ""}`);
 }
 
-function halt() {
-  film?.stop();
+/** The last frame of a film stays, as the picture that its last answer is about. */
+async function keep(turn, frame) {
+  const before = board.picture;
+  await board.take(frame, "camera.jpg", false);
+  if (board.picture === before || asking) return;
+  turn.picture = board.picture;
+  turn.offer(tools(turn, requestOf(turn.asked, {}, [], false)));
+  shown = turn;
+  show(turn);
+}
+
+/** `kept`: what is filmed is not left, only ended. */
+function halt(kept = false) {
+  film?.stop(kept);
   asking?.abort();
 }
 
@@ -240,20 +264,24 @@ function busy(on) {
 
 byId("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (asking) return;
+  if (asking || taking) return;
   form.pictured = board.picture !== null || board.camera.on;
   const asked = form.read();
   if (!asked) return;
-  if (board.camera.on) await board.snap();
+  taking = board.camera.on;
+  if (taking) await board.snap();
+  const none = taking && !board.picture;
+  taking = false;
+  if (none) return;
   const held = document.activeElement === byId("send");
-  const answered = ask(asked);
+  const answered = ask(asked, board.picture);
   if (held) byId("stop").focus();
   await answered;
   if (document.activeElement === document.body || document.activeElement === byId("stop")) byId("send").focus();
   if (SKILLS[asked.skill].prompt && document.activeElement === byId("prompt")) byId("prompt").select();
 });
 byId("film").addEventListener("click", () => {
-  if (asking || !board.camera.on) return;
+  if (asking || taking || !board.camera.on) return;
   form.pictured = true;
   const asked = form.read();
   if (!asked) return;
@@ -261,7 +289,7 @@ byId("film").addEventListener("click", () => {
   byId("stop").focus();
 });
 byId("stop").addEventListener("click", () => {
-  halt();
+  halt(true);
   byId("send").hidden = false;
   byId("send").focus();
 });
@@ -294,7 +322,10 @@ board.addEventListener("picture", () => {
   halt();
   busy(false);
 });
-board.addEventListener("camera", () => busy(asking !== null));
+board.addEventListener("camera", () => {
+  if (film && !board.camera.on) halt();
+  busy(asking !== null);
+});
 document.addEventListener("visibilitychange", () => {
   if (document.hidden && film) board.tell("The film was stopped, since the page was not to be seen.");
   if (document.hidden) board.dark();

@@ -6,6 +6,7 @@
 import { draw, make } from "./dom.js";
 
 export const COLOURS = 8;
+const CROWD = 60;
 
 export class Overlay extends EventTarget {
   #shapes;
@@ -24,6 +25,7 @@ export class Overlay extends EventTarget {
     const named = document.activeElement?.dataset?.mark;
     const held = this.#badges.contains(document.activeElement);
     this.#marks = marks;
+    this.#crowd(marks.length);
     this.#shapes.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.#shapes.setAttribute("preserveAspectRatio", "none");
     this.#shapes.replaceChildren(...marks.map((mark, at) => this.#shape(mark, at, width, height)));
@@ -33,8 +35,19 @@ export class Overlay extends EventTarget {
 
   clear() {
     this.#marks = [];
+    this.#crowd(0);
     this.#shapes.replaceChildren();
     this.#badges.replaceChildren();
+  }
+
+  /** Go to a mark. */
+  visit(at) {
+    this.#badges.children[at]?.focus();
+  }
+
+  /** So many marks that their numbers would hide the picture: they show when they are meant. */
+  #crowd(count) {
+    for (const group of [this.#shapes, this.#badges]) group.classList.toggle("crowd", count > CROWD);
   }
 
   /** More of an outline whose box is drawn already. */

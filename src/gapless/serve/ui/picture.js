@@ -1,9 +1,18 @@
 // A picture as it is shown and as it is sent. In: a file, a paste, a drop, a frame of the camera. Out: `Picture`.
 //
-// A picture is sent byte for byte as it came, unless the server would refuse it: then, and only then, it is made smaller.
+// A picture is sent byte for byte as it came, unless the server would refuse it, or would see other pixels than whoever
+// looks at this page: then, and only then, it is drawn anew, and what is sent is what is shown.
+
+import { short } from "./dom.js";
+import { fickle } from "./fickle.js";
 
 const READ = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const SIDES = 65535;
+const WHY = {
+  "": "The picture is of a kind that the server does not read, so it",
+  moves: "The picture moves, and only its first frame is asked about: it",
+  turned: "Not every program reads the note of how this picture is turned: what is seen here",
+};
 const ROOM = 16384; // bytes of a body beside its picture
 const LIMITS = { max_body_bytes: 32 * 2 ** 20, max_pixels: 100_000_000 };
 
@@ -32,13 +41,15 @@ export class Picture {
   /** Give it to whoever has it nowhere yet, as a file. */
   save() {
     const link = document.createElement("a");
-    link.href = this.url;
+    link.href = URL.createObjectURL(this.blob); // the other one ends with the picture's time on the board
     link.download = this.name;
     link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   }
 
-  /** It is shown no more. */
+  /** It is shown no more; it can still be asked about. */
   close() {
+    this.#data = null;
     URL.revokeObjectURL(this.url);
   }
 }
@@ -47,14 +58,17 @@ export class Picture {
 export async function open(file, name, about) {
   const limits = about ?? LIMITS;
   const { width, height } = await measured(file, name);
+  const odd = await fickle(file);
   const tooLarge = base64Length(file.size) + ROOM > limits.max_body_bytes || width * height > limits.max_pixels;
-  if (!tooLarge && READ.includes(file.type)) return new Picture(file, name, width, height);
-  const smaller = await redrawn(file, width, height, limits, tooLarge);
-  const sides = `${smaller.width} × ${smaller.height}`;
-  const why = tooLarge ? "larger than this server takes" : "of a kind that the server does not read";
-  const note = `The picture is ${why}, so it is sent as ${sides} ${smaller.kind}.`;
-  return new Picture(smaller.blob, name, smaller.width, smaller.height, note);
+  if (!tooLarge && !odd && READ.includes(file.type)) return new Picture(file, name, width, height);
+  const sent = await redrawn(file, width, height, limits, tooLarge || file.type === "image/jpeg");
+  const why = tooLarge ? "The picture is larger than this server takes, so it" : WHY[odd];
+  const note = `${why} is sent as ${sent.width} × ${sent.height} ${sent.kind}.`;
+  return new Picture(sent.blob, renamed(name, sent.kind), sent.width, sent.height, note);
 }
+
+/** Another name than the file's, whose bytes it has not: both may come to lie in one folder. */
+const renamed = (name, kind) => `${name.replace(/\.[^.]*$/, "")}-sent.${{ JPEG: "jpg", PNG: "png" }[kind]}`;
 
 const base64Length = (size) => 4 * Math.ceil(size / 3);
 
@@ -66,7 +80,7 @@ async function measured(file, name) {
     await image.decode();
     return { width: image.naturalWidth || 1024, height: image.naturalHeight || 1024 };
   } catch {
-    throw new Error(`This browser cannot show ${name}; use a PNG, JPEG or WebP picture.`);
+    throw new Error(`This browser cannot show ${short(name)}; use a PNG, JPEG or WebP picture.`);
   } finally {
     URL.revokeObjectURL(url);
   }
@@ -95,6 +109,8 @@ async function onCanvas(file, width, height, type) {
     canvas.width = width;
     canvas.height = height;
     const context = canvas.getContext("2d");
+    context.fillStyle = "#ffffff"; // what the server lays a transparent picture on
+    context.fillRect(0, 0, width, height);
     context.imageSmoothingQuality = "high";
     context.drawImage(image, 0, 0, width, height);
     return await new Promise((resolve) => canvas.toBlob(resolve, type, 0.92));

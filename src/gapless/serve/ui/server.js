@@ -7,6 +7,11 @@ const KEY = "gapless-key";
 const SOONEST = 500;
 const LATEST = 8000;
 const LOOK = 10000;
+const PATIENCE = 8000; // for what is answered at once by a server that lives
+const SILENCE = 15000; // in the feed of steps, which says something every five seconds
+const FULL = 3000; // so long at least, so that it can be read
+const PROMPT = 1000; // a feed that ends sooner is not begun again at once
+const STATUS = { request_timeout: 504, engine_dead: 503, engine_closed: 503 };
 
 /** What the server said instead of an answer. */
 export class Refused extends Error {
@@ -32,6 +37,8 @@ export class Server extends EventTarget {
   #awake = null;
   #feed = null;
   #watching = true;
+  #told = "";
+  #later = null;
 
   get locked() {
     return this.#key !== "";
@@ -79,7 +86,8 @@ export class Server extends EventTarget {
   /** The server is ready: learn what it has, and look at its steps until that ends. Returns whether it went well. */
   async #open() {
     try {
-      this.about = await (await this.#get("ui/about")).json();
+      const told = await (await this.#get("ui/about", AbortSignal.timeout(PATIENCE))).text().catch(lost);
+      if (told !== this.#told) this.#learn(told);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       if (error.status === 401) this.#set({ name: "locked", wrong: this.locked, text: error.message });
@@ -96,28 +104,44 @@ export class Server extends EventTarget {
     return true;
   }
 
-  async #follow() {
-    this.#feed = new AbortController();
+  /** It says something else than before: it was started anew, or this is the first time. */
+  #learn(told) {
     try {
-      const response = await this.#get("ui/steps", this.#feed.signal);
+      this.about = JSON.parse(told);
+    } catch {
+      throw new Gone("this is not the server that was here");
+    }
+    this.#told = told;
+    this.#set({ name: "ready" });
+  }
+
+  async #follow() {
+    const feed = new AbortController();
+    this.#feed = feed;
+    const began = performance.now();
+    let silent = setTimeout(() => feed.abort(), SILENCE);
+    try {
+      const response = await this.#get("ui/steps", feed.signal);
       for await (const event of events(response)) {
+        clearTimeout(silent);
+        silent = setTimeout(() => feed.abort(), SILENCE);
         this.dispatchEvent(new CustomEvent("steps", { detail: event }));
       }
     } catch (error) {
       if (error instanceof Refused) await this.#sleep(LOOK);
       else if (!(error instanceof Gone) && error.name !== "AbortError") throw error;
     } finally {
+      clearTimeout(silent);
       this.#feed = null;
     }
+    if (!feed.signal.aborted && performance.now() - began < PROMPT) await this.#sleep(PROMPT);
   }
 
   async #health() {
-    const response = await reach("health", { cache: "no-store" });
-    try {
-      return await response.json();
-    } catch {
-      throw new Gone("this is not the server that was here");
-    }
+    const response = await reach("health", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    const health = await response.json().catch(() => null);
+    if (typeof health?.status !== "string") throw new Gone("this is not the server that was here");
+    return health;
   }
 
   async #get(path, signal) {
@@ -141,9 +165,17 @@ export class Server extends EventTarget {
       return response;
     }
     const refused = await refusal(response);
-    if (refused.status === 429) this.#set({ name: "full", text: refused.message });
+    if (refused.status === 429 && refused.type !== "rate_limited") this.#fill(refused);
     else if ([401, 503].includes(refused.status)) this.again();
     throw refused;
+  }
+
+  /** Full, for as long as it says; whether it is then, the next question tells. */
+  #fill({ message, retryAfter }) {
+    this.#set({ name: "full", text: message });
+    clearTimeout(this.#later);
+    const again = () => { if (this.state.name === "full") this.#set({ name: "ready" }); };
+    this.#later = setTimeout(again, Math.max(FULL, 1000 * retryAfter));
   }
 
   #headers() {
@@ -170,8 +202,12 @@ async function reach(path, options) {
     return await fetch(path, { ...options, credentials: "omit", redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Gone("the connection to the server was lost");
+    lost();
   }
+}
+
+function lost() {
+  throw new Gone("the connection to the server was lost");
 }
 
 async function refusal(response) {
@@ -194,7 +230,7 @@ export async function* events(response) {
         const data = part.replace(/^data: /, "");
         if (data === "[DONE]") return;
         const event = JSON.parse(data);
-        if (event.error) throw new Refused(500, event, 0);
+        if (event.error) throw new Refused(STATUS[event.error.code ?? event.error.type] ?? 500, event, 0);
         yield event;
       }
     }

@@ -1,5 +1,7 @@
 // What can be asked: of each skill its route, its body, how its answer is read, and what is drawn of it.
 
+import { short } from "./dom.js";
+
 /** Skills that take places which the words mean. */
 export const PLACED = ["query", "point", "segment"];
 
@@ -12,6 +14,7 @@ export const SKILLS = {
   chat: { label: "Chat", prompt: "Message", streams: true, example: "Say something about this picture" },
 };
 
+const NAME = 200; // letters of what was asked for that stand at each mark
 const CHAT = "v1/chat/completions";
 
 /** The request for a form's values. `image`: the picture as a data URL or null; `before`: the conversation so far. */
@@ -91,7 +94,7 @@ export function wordsOf(skill, answer) {
 
 /** What is drawn of an answer: marks with a kind, the API's numbers and a label. */
 export function marksOf(skill, answer, name) {
-  const named = (kind) => (place) => ({ kind, label: name, ...place });
+  const named = (kind) => (place) => ({ kind, label: short(name, NAME), ...place });
   if (skill === "point") return (answer.points ?? []).map(named("point"));
   if (skill === "detect") return (answer.objects ?? []).map(named("box"));
   if (skill === "segment") return answer.bbox ? [{ ...named("outline")(answer.bbox), path: answer.path ?? "" }] : [];
@@ -107,7 +110,8 @@ export function summary(skill, answer, name) {
   const words = wordsOf(skill, answer);
   if (words !== null) return words || "The answer is empty.";
   const count = marksOf(skill, answer, name).length;
-  if (skill === "segment") return count ? `${name}: outlined.` : `${name}: not found.`;
+  const called = short(name, NAME);
+  if (skill === "segment") return count ? `${called}: outlined.` : `${called}: not found.`;
   const what = { point: "point", detect: "box" }[skill];
-  return `${name}: ${count} ${count === 1 ? what : { point: "points", box: "boxes" }[what]}.`;
+  return `${called}: ${count} ${count === 1 ? what : { point: "points", box: "boxes" }[what]}.`;
 }

@@ -7,10 +7,22 @@ import { marksOf, SKILLS, summary, wordsOf } from "./skills.js";
 
 const number = (value) => value.toFixed(4).replace(/0+$/, "").replace(/\.$/, "");
 
+/** Scroll the list of answers, and nothing else, so that a result is seen. */
+function inView(one) {
+  const list = one?.closest(".answers");
+  if (!list || list.scrollHeight <= list.clientHeight) return;
+  const [seen, { top, bottom }] = [list.getBoundingClientRect(), one.getBoundingClientRect()];
+  if (top < seen.top + HEAD) list.scrollTop -= seen.top + HEAD - top;
+  else if (bottom > seen.bottom) list.scrollTop += bottom - seen.bottom;
+}
+
 function placed(mark) {
   if (mark.kind === "point") return `${number(mark.x)}, ${number(mark.y)}`;
   return `${number(mark.x_min)}, ${number(mark.y_min)} – ${number(mark.x_max)}, ${number(mark.y_max)}`;
 }
+
+const HEAD = 60; // pixels of the list's head, which stays
+const LATE = 250; // milliseconds; what the way to the server may take untold
 
 export class Turn extends EventTarget {
   answer = {};
@@ -36,6 +48,11 @@ export class Turn extends EventTarget {
     this.element.append(head, thoughts, said, results, times, meta, tools);
     this.#parts.words.hidden = wordsOf(asked.skill, {}) === null;
     this.#parts.meta.textContent = "waiting for the first token …";
+  }
+
+  /** Where the page is a column, a card may lie below what is seen. */
+  reveal() {
+    this.element.scrollIntoView({ block: "nearest" });
   }
 
   /** The answer has grown. */
@@ -95,10 +112,11 @@ export class Turn extends EventTarget {
       told.push(`${Math.round((1000 * (metrics.output_tokens - 1)) / metrics.decode_time_ms)} a second`);
     }
     if (metrics.idle_ms !== undefined) told.push(`device idle ${ms(metrics.idle_ms)}`);
+    if (seen > 2 * first + LATE) told.push(`here after ${ms(seen)}`);
     if (reason === "length") told.push("cut off at its limit");
     meta.textContent = told.join(" · ");
     this.#tellTimes(first, metrics);
-    this.#offer(tools);
+    this.offer(tools);
     return `${found} First token after ${ms(first)}.`;
   }
 
@@ -122,7 +140,8 @@ export class Turn extends EventTarget {
     }
   }
 
-  #offer(tools) {
+  /** What can be done with the answer: labels, and what a click does. */
+  offer(tools) {
     this.#parts.tools.replaceChildren(...Object.entries(tools).map(([label, act]) => {
       const button = make("button", { type: "button", className: "quiet" }, label);
       button.addEventListener("click", () => act(button));
@@ -136,7 +155,7 @@ export class Turn extends EventTarget {
     words.classList.remove("growing");
     this.element.classList.add("failed");
     meta.replaceChildren(make("strong", {}, title), " ", text);
-    this.#offer(tools);
+    this.offer(tools);
   }
 
   /** A line about an answer that goes on, or was stopped. */
@@ -148,6 +167,7 @@ export class Turn extends EventTarget {
   /** Show which result is meant. */
   light(at) {
     for (const [place, one] of [...this.#parts.results.children].entries()) one.classList.toggle("lit", place === at);
+    if (at !== null) inView(this.#parts.results.children[at]);
   }
 
   /** Go to a result. */
