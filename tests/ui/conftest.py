@@ -89,7 +89,7 @@ def show(page, path):
     """Choose a picture."""
     page.set_input_files("#file", path)
     page.locator("#frame").wait_for()
-    page.wait_for_function("name => document.querySelector('#picture').alt.endsWith(name)", arg=path.name)
+    page.wait_for_function("name => document.querySelector('#picture').alt.includes(name)", arg=path.stem)
 
 
 def choose(page, skill, text=None):

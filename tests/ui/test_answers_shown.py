@@ -199,7 +199,7 @@ def test_what_is_copied_asks_the_same_whatever_names_and_questions_are(page, ser
     page.evaluate("() => { navigator.clipboard.writeText(''); window.real = navigator.clipboard; }")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as at http://elsewhere
     card.get_by_text("Copy curl").click()
-    card.get_by_text("Copied").wait_for()
+    card.get_by_text("Copied").first.wait_for()
     assert page.evaluate("real.readText()") == lines
 
 

@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
-from tests.ui.conftest import ask, choose, cold, opened
+from tests.ui.conftest import ask, choose, cold, opened, show
+
+from gapless.bench.mix import picture_path
 
 TRACKS = """(() => {
   window.tracks = [];
@@ -15,6 +17,10 @@ TRACKS = """(() => {
     return stream;
   };
 })()"""
+SLOW_CAMERA = TRACKS.replace(
+    "const stream", "await new Promise((resolve) => setTimeout(resolve, 400));\n    const stream"
+)
+LIVE = "tracks.filter((track) => track.readyState === 'live').length"
 
 
 @pytest.fixture
@@ -124,3 +130,94 @@ def test_a_camera_that_is_refused_or_missing_is_told(browser, served):
         page.evaluate("Object.defineProperty(navigator, 'mediaDevices', { value: undefined })")
         page.click("#camera")
         page.locator("#picture-note", has_text="https:// or localhost").wait_for()
+
+
+def film(page):
+    page.evaluate(SLOW_CAMERA)
+    page.click("#camera")
+    page.locator("#video").wait_for()
+    choose(page, "point", "cross")
+    page.click("#film")
+    page.locator(".meta", has_text="frames a second").wait_for()
+
+
+@pytest.mark.parametrize("end", ["#camera-off", "hidden", "#remove"])
+def test_a_film_whose_camera_goes_ends_without_a_word_of_failure(page, served, end):
+    film(page)
+    if end == "hidden":
+        page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    elif end == "#remove":
+        show(page, picture_path("shapes_tall"))
+    else:
+        page.click(end)
+    page.locator("#send").wait_for()
+    page.wait_for_timeout(1200)  # longer than a frame is waited for
+    assert page.locator(".failed").count() == 0 and page.evaluate(LIVE) == 0
+    assert page.locator("#spoken").text_content().startswith("Filmed")
+
+
+def test_the_last_frame_of_a_film_stays_with_its_marks(page, served):
+    film(page)
+    page.click("#stop")
+    page.locator("#about-picture", has_text="camera.jpg · 640 × 480").wait_for()
+    assert page.evaluate(LIVE) == 0 and page.locator(".badge").count() == 2
+    card = page.locator(".turn").first
+    card.get_by_text("Copy Python").click()
+    assert (
+        '"camera.jpg"' in page.evaluate("navigator.clipboard.readText()") and card.get_by_text("Save picture").count()
+    )
+
+
+def test_a_film_that_waits_for_a_place_is_stopped_at_once(page, served):
+    full = {"error": {"message": "of 1 places none are free", "type": "too_many_requests"}}
+    page.route("**/v1/point", lambda route: route.fulfill(status=429, headers={"Retry-After": "30"}, json=full))
+    page.click("#camera")
+    page.locator("#video").wait_for()
+    choose(page, "point", "cross")
+    page.click("#film")
+    page.locator(".meta", has_text="Waiting for a place").wait_for()
+    page.click("#stop")
+    page.unroute("**/v1/point")
+    assert ask(page, "query", "Who are you?").locator(".words").text_content()
+
+
+def test_a_camera_that_comes_late_is_given_back(page, served):
+    page.evaluate(SLOW_CAMERA)
+    page.evaluate("() => { for (let n = 0; n < 3; n++) document.querySelector('#camera').click(); }")
+    page.locator("#video").wait_for()
+    page.wait_for_function("() => tracks.length === 3")
+    page.wait_for_timeout(300)
+    assert page.evaluate(LIVE) == 1
+    page.click("#camera-off")
+    assert page.evaluate(LIVE) == 0
+    page.click("#camera")
+    page.locator("#samples button").first.click()  # before anybody has allowed it
+    page.wait_for_function("() => tracks.length === 4")
+    page.wait_for_timeout(300)
+    assert page.evaluate(LIVE) == 0 and page.locator("#video").is_hidden() and page.locator("#picture").is_visible()
+
+
+def test_a_film_does_not_grow(page, served):
+    client = page.context.new_cdp_session(page)
+    client.send("Performance.enable")
+
+    def held():
+        client.send("HeapProfiler.collectGarbage")
+        found = {one["name"]: one["value"] for one in client.send("Performance.getMetrics")["metrics"]}
+        return found["JSHeapUsedSize"], found["JSEventListeners"]
+
+    def until(count):
+        page.wait_for_function(
+            "n => (document.querySelector('.turn .meta').textContent.match(/([0-9]+) asked/) ?? [0, 0])[1] >= n",
+            arg=count,
+            timeout=120000,
+        )
+
+    film(page)
+    until(20)
+    heap, listeners = held()
+    until(120)
+    more, others = held()
+    page.click("#stop")
+    assert others < listeners + 20 and more < heap + 2e6

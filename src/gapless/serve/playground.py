@@ -35,10 +35,11 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
+# the last line: no text becomes HTML or a script, whatever the page does
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"  # no text becomes HTML or a script, whatever the page does
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
     "cache-control": "no-cache",  # kept, and asked about each time: a newer server has newer files

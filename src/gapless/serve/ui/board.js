@@ -55,7 +55,10 @@ export class Board extends EventTarget {
       target.value = "";
     });
     byId("camera").addEventListener("click", () => this.light());
-    byId("camera-off").addEventListener("click", () => this.dark());
+    byId("camera-off").addEventListener("click", () => {
+      this.dark();
+      byId("camera").focus();
+    });
     byId("snap").addEventListener("click", () => this.snap());
     byId("remove").addEventListener("click", () => {
       this.#turn += 1;
@@ -143,6 +146,7 @@ export class Board extends EventTarget {
   }
 
   #show(picture) {
+    const pressed = [byId("empty"), byId("snap")].some((one) => one.contains(document.activeElement));
     this.dark();
     this.picture?.close();
     this.picture = picture;
@@ -158,6 +162,7 @@ export class Board extends EventTarget {
       image.alt = `The picture: ${picture.name}`;
       byId("about-picture").textContent = `${short(picture.name)} · ${picture.width} × ${picture.height} · ${bytes(picture.blob.size)}`;
       this.tell(picture.note);
+      if (pressed) byId("prompt-area").focus({ preventScroll: true }); // what was pressed is gone
     } else {
       image.removeAttribute("src");
       byId("about-picture").textContent = "";

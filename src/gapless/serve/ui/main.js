@@ -165,7 +165,7 @@ function tools(turn, { path, body }) {
 }
 
 async function copied(button, text) {
-  const label = button.textContent;
+  const label = (button.dataset.label ??= button.textContent); // it may be pressed again before it says this again
   try {
     if (navigator.clipboard) await navigator.clipboard.writeText(text);
     else if (!copiedByHand(text, button)) throw new Error("not allowed");
