@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import shlex
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from tests.fakes.micro import write_micro
 
+import gapless
 from gapless.cli.main import main
 from gapless.weights import hub
 
@@ -115,8 +117,9 @@ def test_there_is_something_to_run() -> None:
     assert len(blocks("python")) >= 4 and len(console_lines()) >= 10
 
 
-def test_the_table_of_settings_is_complete() -> None:
+def test_the_tables_of_settings_and_of_load_are_complete() -> None:
     from gapless.skills.settings import Settings
 
-    told = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.M)
-    assert set(Settings.__slots__) <= set(told)
+    told = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.M))
+    assert set(Settings.__slots__) <= told
+    assert set(inspect.signature(gapless.load).parameters) - {"model", "device", "dtype"} <= told
