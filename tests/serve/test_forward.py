@@ -1,6 +1,7 @@
 """The front without Ray: real routes behind it, engines that end, refuse or are full, and clients that leave."""
 
 import asyncio
+import base64
 import json
 from contextlib import aclosing
 
@@ -121,6 +122,25 @@ def test_answers_and_errors_are_those_of_the_engine(site):
     assert front.request("GET", "/metrics").text == "told 1\n"
     assert front.engines.asked[0][1].key and front.gate.held == 0
     assert front.forward.counts["passed"] == 7 and front.forward.counts.total() == 7
+
+
+@pytest.mark.parametrize("escapes", [(), ("/", "\\/"), ("+", "\\u002B"), ("+", "\\u002b")])
+def test_pictures_are_told_apart_however_their_writer_escapes(escapes):
+    """Files that begin alike, as photographs of one camera do."""
+    front, keys = Front(Engines({"a": refusing(400)})), []
+    for number in range(3):
+        data = base64.b64encode(bytes(range(256)) * 2 + bytes([number])).decode()
+        body = json.dumps({"image_url": f"data:image/jpeg;base64,{data}", "adapter": "moon"})
+        if escapes:
+            assert escapes[0] in body
+            body = body.replace(*escapes)
+        front.request("POST", "/v1/point", content=body)
+        call = front.engines.asked[-1][1]
+        keys.append(call.key)
+        assert call.body == body.encode() and call.names == ("moon",)
+    assert len(set(keys)) == 3 and "" not in keys
+    front.request("POST", "/v1/point", content=",".join(f'"model": "m{n}"' for n in range(99)))
+    assert len(front.engines.asked[-1][1].names) == forward.MOST_NAMES
 
 
 def test_the_front_asks_for_keys_and_limits_bodies(site):

@@ -41,6 +41,8 @@ PAUSE = 0.2
 """Seconds before the second attempt; twice as many before the third."""
 LARGE = 2**20
 """Bytes of a body that are looked at aside: others wait meanwhile."""
+MOST_NAMES = 8
+"""Of adapters that a body may mean; it has two fields for one."""
 MARGIN = 5.0
 """Seconds beyond a request's own time, in which its engine says that it is over."""
 REPLICA = "gapless.replica"
@@ -248,8 +250,16 @@ class Relay:
 
 def _call(scope: Scope, body: bytes) -> Call:
     headers = tuple((name, value) for name, value in scope["headers"] if name.lower() != b"transfer-encoding")
-    key, names = picture_key(body), names_in(body)
+    key, names = picture_key(_unescaped(body)), names_in(body)[:MOST_NAMES]
     return Call(scope["method"], scope["path"], scope["query_string"], headers, body, _client(scope), key, names)
+
+
+def _unescaped(body: bytes) -> bytes:
+    """A body whose pictures are spelled without the escapes that some writers of JSON put into base64 (PHP and Swift
+    for /, .NET for +), as the key ends at the first escape: else pictures that begin alike would have one key."""
+    if b"\\" not in body:
+        return body
+    return body.replace(b"\\/", b"/").replace(b"\\u002B", b"+").replace(b"\\u002b", b"+")
 
 
 def _client(scope: Scope) -> tuple[str, int] | None:

@@ -11,10 +11,9 @@ import logging
 import math
 import os
 import signal
+import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -226,19 +225,18 @@ def _close_doors(front: Any) -> int:
 def _greeting(settings: ServerSettings) -> str:
     url = f"http://{spelled(reached_here(settings.host))}:{settings.port}"
     look = f"; open {url} in a browser" if settings.ui else ""
-    if not _answers(url):
+    if not _listened_at(reached_here(settings.host), settings.port):
         return f"the fleet runs, but not at {url}: Serve was there already, with addresses of its own"
     return f"ready at {url}/v1{look}; try: {example(url, locked=bool(settings.keys()))}"
 
 
-def _answers(url: str) -> bool:
+def _listened_at(host: str, port: int) -> bool:
+    """Whether anybody takes connections there; an answer may have to wait for an engine."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=ANSWER):
-            return True
-    except urllib.error.HTTPError:
-        return True
+        socket.create_connection((host, port), timeout=ANSWER).close()
     except OSError:
         return False
+    return True
 
 
 def with_replicas(args: dict[str, Any], replicas: str | None) -> dict[str, Any]:
