@@ -16,6 +16,8 @@ from gapless.constrain.grammar import Grammar, compile_grammar, host_grammar
 from gapless.constrain.language import Both, Chars, Listed, Literal, Repeat, letters
 from gapless.constrain.limits import DEFAULT, Limits, NotATable
 from gapless.constrain.regex import found_in
+from gapless.constrain.tokens import TokenWalker
+from gapless.errors import InvalidRequest
 
 hypothesis = pytest.importorskip("hypothesis")
 FEW = Limits(states=2_000, fragments=20_000)
@@ -90,6 +92,57 @@ def test_beyond_any_table_long_texts_are_led(bounds, nested):
     said = say(guide, rng, most=40, longest=4000)
     assert said is not None
     validator.validate(json.loads(said))
+
+
+LONG = {"maxLength": 3000}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"enum": ["abc", "b", "a" * 40], **text(pattern="^.*a.*$", maxLength=3000)}, '"abc"', '"b"'),
+        (text(pattern="^[ab]*$", maxLength=2500, enum=["ab", "c", "ba"]), '"ba"', '"c"'),
+        ({"oneOf": [text(pattern="^a[a-z]*$", **LONG), text(pattern="^b[a-z]*$", **LONG)]}, '"bad"', '"cad"'),
+        ({"oneOf": [text(pattern="^a", maxLength=10), text(pattern="a", minLength=11, maxLength=90)]}, '"ab"', '"b"'),
+    ],
+    ids=str,
+)
+def test_what_needs_no_count_is_judged_without_one(schema, good, bad):
+    """Values that are listed, and options that patterns or lengths alone tell apart."""
+    table = compile_grammar(Grammar.json_schema(schema), glint())
+    for said, allowed in ((good, True), (bad, False)):
+        walker, tokens = TokenWalker(table), [glint().pieces.index(bytes([byte])) for byte in said.encode()]
+        went = []
+        for token in tokens:
+            went.append(walker.allows(token))
+            if not went[-1]:
+                break
+            walker.advance(token)
+        assert (all(went) and walker.complete) == allowed, said
+
+
+def test_options_that_may_overlap_are_refused_however_long_their_texts_are():
+    both = {"oneOf": [text(pattern="^a", maxLength=60), text(pattern="b$", maxLength=60)]}
+    with pytest.raises(InvalidRequest, match="a value might satisfy both option 0 and option 1"):
+        compile_grammar(Grammar.json_schema(both), glint())
+
+
+def test_names_of_members_may_be_long_too():
+    names = {"propertyNames": {"pattern": "^.*a.*$", "maxLength": 3000}, "additionalProperties": {"type": "integer"}}
+    guide = GUIDES.guide(host_grammar(Grammar.json_schema(names), glint(), FEW))
+    for piece, allowed in (
+        (b"{", True),
+        (b'"', True),
+        (b"b", True),
+        (b'"', False),
+        (b"a", True),
+        (b'"', True),
+        (b":", True),
+    ):
+        token = glint().pieces.index(piece)
+        assert guide.mask()[token] == allowed, piece
+        if allowed:
+            guide.consume([token])
 
 
 @pytest.mark.parametrize("schema", [text(maxLength=4000), text(pattern="^.*ab.*$", maxLength=2500)], ids=str)

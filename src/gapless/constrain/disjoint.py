@@ -8,6 +8,7 @@ for it: it may be of a type, and have members and elements, that the schema does
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gapless.constrain.automaton import build
 from gapless.constrain.compile import both
@@ -16,16 +17,15 @@ from gapless.constrain.digits import Bound
 from gapless.constrain.flat import TYPES, Conjunction, Flat, decimal, same, type_of
 from gapless.constrain.language import NEVER, Node
 from gapless.constrain.limits import Limits
+from gapless.constrain.strings import Strings
 
 
 class Disjoint:
     """Proofs, for the places of one schema."""
 
-    def __init__(
-        self, alternatives: Callable[[Conjunction], list[Flat]], text: Callable[[Flat], Node], limits: Limits
-    ) -> None:
-        """`alternatives` of a conjunction, and `text`: the texts that a flat's strings stand for."""
-        self._alternatives, self._text, self._limits = alternatives, text, limits
+    def __init__(self, alternatives: Callable[[Conjunction], list[Flat]], strings: Strings, limits: Limits) -> None:
+        """`alternatives` of a conjunction."""
+        self._alternatives, self._strings, self._limits = alternatives, strings, limits
 
     def flats(self, one: Flat, other: Flat) -> bool:
         """Whether no value written for one satisfies the other."""
@@ -43,10 +43,20 @@ class Disjoint:
         if name in ("integer", "number"):
             return _apart(one.high, other.low) or _apart(other.high, one.low)
         if name == "string":
-            return both(self._text(one), self._text(other), self._limits) == NEVER
+            return self._texts(one, other)
         if name == "array":
             return self._arrays(one, other)
         return self._objects(one, other) if name == "object" else False
+
+    def _texts(self, one: Flat, other: Flat) -> bool:
+        """Lengths apart, or patterns, which are small where lengths are large, or what both say together."""
+        if _shorter(one.longest, other.shortest) or _shorter(other.longest, one.shortest):
+            return True
+        mine, its = (self._strings.text(replace(flat, shortest=0, longest=None)) for flat in (one, other))
+        if both(mine, its, self._limits) == NEVER:
+            return True
+        counted = any(flat.shortest or flat.longest is not None for flat in (one, other))
+        return counted and both(self._strings.text(one), self._strings.text(other), self._limits) == NEVER
 
     def _arrays(self, one: Flat, other: Flat) -> bool:
         """Lengths apart, or an element that both must have and that cannot be both."""
@@ -66,17 +76,19 @@ class Disjoint:
             return False
         if flat.values is not None and not any(same(value, known) for known in flat.values):
             return False
-        if isinstance(value, str) and not any(text.keyword == "pattern" for text in flat.texts):
-            return flat.shortest <= len(value) and (flat.longest is None or len(value) <= flat.longest)
         if isinstance(value, str):
-            texts = determinize(build(self._text(flat), self._limits), self._limits)
-            return texts is not None and texts.accepts(value.encode("utf-8", "surrogatepass"))
+            fits = flat.shortest <= len(value) and (flat.longest is None or len(value) <= flat.longest)
+            return fits and all(self._accepts(pattern, value) for pattern in self._strings.patterns(flat))
         if isinstance(value, int | float) and not isinstance(value, bool):
             point = Bound(decimal(value), False)
             divides = flat.step is None or (value == int(value) and int(value) % flat.step == 0)
             divides &= flat.places is None or -int(point.value.normalize().as_tuple().exponent) <= flat.places
             return divides and not _apart(flat.high, point) and not _apart(point, flat.low)
         return True
+
+    def _accepts(self, pattern: Node, value: str) -> bool:
+        texts = determinize(build(pattern, self._limits), self._limits)
+        return texts is not None and texts.accepts(value.encode("utf-8", "surrogatepass"))
 
 
 def _types(flat: Flat) -> frozenset[str]:

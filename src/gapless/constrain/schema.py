@@ -44,6 +44,8 @@ from gapless.errors import InvalidRequest, shown
 _SIMPLE = Flat()
 
 _NAMING = ANNOTATIONS | {"$ref"}
+SEEN_THROUGH = ("integer", "number", "string")
+"""Types of values of which it is seen without an automaton of all keywords whether they satisfy these."""
 _FEW = 2
 """Elements beyond which a bounded array's element is made small before it is copied."""
 
@@ -74,7 +76,7 @@ class _Schema:
         self._depth = 0
         self._strings = Strings(limits, on_host=rules is not None)
         known = self.alternatives if rules is None else self._known_alternatives
-        self._disjoint = Disjoint(known, self._strings.text, limits)
+        self._disjoint = Disjoint(known, self._strings, limits)
 
     def root(self) -> Node:
         found = self._language((Part("", self._root, frozenset(("",))),))
@@ -201,12 +203,13 @@ class _Schema:
         return alt(kinds[name](flat) for name in names if not (name == "integer" and "number" in names))
 
     def _listed_values(self, flat: Flat) -> Node:
-        """Those of an enum that satisfy the rest: seen from the value if that is a number or the rest is about types
-        alone, and else from the automata."""
+        """Those of an enum that satisfy the rest: seen from the value if that is a number, or a text without a format,
+        or the rest is about types alone, and else from the automata."""
         rest = replace(flat, values=None)
         values = [value for value in flat.values or () if self._disjoint.admits(rest, value)]
         simple = replace(rest, types=None, pointer="", speaks=frozenset()) == _SIMPLE
-        plain = [simple or type_of(value) in ("integer", "number") for value in values]
+        seen = ("integer", "number") if any(text.keyword == "format" for text in rest.texts) else SEEN_THROUGH
+        plain = [simple or type_of(value) in seen for value in values]
         sure, others = (list(compress(values, kinds)) for kinds in (plain, map(not_, plain)))
         return alt([self._either(sure), self._satisfying(others, rest)])
 
@@ -327,10 +330,10 @@ class _Schema:
         if value == NEVER:
             return NEVER
         other: Node = quoted(Repeat(CHARACTER, 0, None))
-        for part in flat.names:
-            other = lexeme(self._strings.common(other, self._name(part)))
         declared = alt(key(name) for name in names)
         other = other if declared == NEVER else lexeme(without(other, declared, self._limits))
+        for part in flat.names:
+            other = lexeme(self._strings.common(other, self._name(part)))
         return self._member(other, value) if other != NEVER else NEVER
 
     def _counted(self, flat: Flat, members: tuple[Member, ...], more: Node) -> tuple[tuple[Member, ...], Node]:

@@ -33,8 +33,12 @@ class Strings:
 
     def text(self, flat: Flat) -> Node:
         """The texts themselves. Formats do not count, as they allow more than is written."""
-        patterns = [self._text(text) for text in flat.texts if text.keyword == "pattern"]
+        patterns = self.patterns(flat)
         return self._together(flat, Chars(_letters(patterns)), patterns, patterns)
+
+    def patterns(self, flat: Flat) -> list[Node]:
+        """What each of its patterns says, whatever the lengths say."""
+        return [self._text(text) for text in flat.texts if text.keyword == "pattern"]
 
     def common(self, one: Node, other: Node) -> Node:
         """What is in both, `NEVER` if it is seen that nothing is."""
