@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from gapless.bench.asks import Ask, Result
 from gapless.cli.terminal import complain, one_line, table
@@ -49,6 +49,8 @@ def show_result(ask: Ask, result: Result) -> None:
             _show_segment(ask, result)
         case "gaze":
             _show_rows(ask, POINT, [result["gaze"]] if result["gaze"] else [])
+        case _:
+            assert_never(ask.skill)
 
 
 def show_stream(stream: Stream, named: dict[str, Any], *, as_json: bool) -> None:
