@@ -280,13 +280,13 @@ def test_what_is_fetched_for_another_machine(tmp_path: Path) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     """Every process that is started."""
     processes: list[subprocess.Popen[str]] = []
-    begin = serve_process._python
+    begin = serve_process._started
 
     def noted(*words: Any) -> subprocess.Popen[str]:
         processes.append(begin(*words))
         return processes[-1]
 
-    monkeypatch.setattr(serve_process, "_python", noted)
+    monkeypatch.setattr(serve_process, "_started", noted)
     return processes
 
 

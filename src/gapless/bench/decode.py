@@ -7,7 +7,6 @@ after every few sections, so that a run that is cut short leaves what it had. Wh
 
 from __future__ import annotations
 
-import gc
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +108,6 @@ class Decode:
             return Bench(rig, options, progress=progress).run(save)
         finally:
             rig.close()
-            gc.unfreeze()
 
     def _rig(self, name: str | None, kept: KVDType, device: str, buckets: tuple[int, ...], prompt: int) -> Rig:
         from gapless.bench.rig import ADAPTED, ADAPTERS, ANSWERS, Wants

@@ -22,7 +22,6 @@ A section that fails or does not fit into the time is noted in the report and it
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import product
@@ -44,7 +43,7 @@ from gapless.bench.decode_rows import (
 )
 from gapless.bench.hostpart import NULL, ROWS, HostPart, measure_null, measure_rows
 from gapless.bench.rig import ADAPTED, SPATIAL, Inside, Rig
-from gapless.bench.sections import Sections
+from gapless.bench.sections import Sections, still
 from gapless.bench.timed import Session
 from gapless.bench.trace import gaps_of
 from gapless.bench.wave import FAR, PROMPT, Wave, advance, questions, ride
@@ -120,14 +119,13 @@ class Bench:
         sections.run("host part without a device", self._null)
         for depth in options.depths:
             sections.run(f"warm-up at depth {depth}", self._warm_up, depth)
-        gc.collect()
-        gc.freeze()
-        for turn in range(options.waves):
-            self._turn(turn, save)
-        for rows in options.host_rows:
-            sections.run(f"host part of {rows} rows", self._host, rows)
-        if self.rig.inside is not None:
-            self._look_inside(self.rig.inside, save)
+        with still():
+            for turn in range(options.waves):
+                self._turn(turn, save)
+            for rows in options.host_rows:
+                sections.run(f"host part of {rows} rows", self._host, rows)
+            if self.rig.inside is not None:
+                self._look_inside(self.rig.inside, save)
         report = self.report()
         save(report)
         return report

@@ -11,7 +11,6 @@ others take.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ import numpy as np
 from gapless.api.load import Progress
 from gapless.bench.latency import percentile
 from gapless.bench.rig import Rig
-from gapless.bench.sections import Sections
+from gapless.bench.sections import Sections, still
 from gapless.bench.text import rounded
 from gapless.bench.timed import Session
 from gapless.bench.wave import questions
@@ -123,12 +122,11 @@ class GapsBench:
     def run(self, save: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
         """Measure everything; `save` is given the report after every turn."""
         self.sections.run("warm-up", self._warm_up)
-        gc.collect()
-        gc.freeze()
-        for turn in range(self.options.slices):
-            for name in WAYS if turn % 2 == 0 else WAYS[::-1]:
-                self.sections.run(f"{name}, slice {turn + 1}", self._slice, name, self.options.length, True)
-            save(self.report())
+        with still():
+            for turn in range(self.options.slices):
+                for name in WAYS if turn % 2 == 0 else WAYS[::-1]:
+                    self.sections.run(f"{name}, slice {turn + 1}", self._slice, name, self.options.length, True)
+                save(self.report())
         return self.report()
 
     def _warm_up(self) -> None:

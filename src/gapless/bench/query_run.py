@@ -8,7 +8,6 @@ slice of requests at one, the same at the other, in changing order; a row has al
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import product
@@ -20,7 +19,7 @@ from gapless.bench.clients import Settings, ask_all
 from gapless.bench.latency import Slice, row_of
 from gapless.bench.pictures import jpegs
 from gapless.bench.roofline import gain
-from gapless.bench.sections import Sections
+from gapless.bench.sections import Sections, still
 from gapless.bench.text import rounded
 from gapless.bench.vlm_rig import VlmRig
 
@@ -75,12 +74,11 @@ class QueryBench:
         """Measure everything; `save` is given the report after every turn."""
         for depth in self.options.depths:
             self.sections.run(f"warm-up at depth {depth}", self._warm_up, depth)
-        gc.collect()
-        gc.freeze()
-        for turn in range(self.options.waves):
-            for answer, concurrency in product(self.options.lengths, self.options.concurrency):
-                self._pair(turn, answer, concurrency)
-            save(self.report())
+        with still():
+            for turn in range(self.options.waves):
+                for answer, concurrency in product(self.options.lengths, self.options.concurrency):
+                    self._pair(turn, answer, concurrency)
+                save(self.report())
         return self.report()
 
     def _pair(self, turn: int, answer: str, concurrency: int) -> None:

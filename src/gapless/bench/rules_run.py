@@ -16,7 +16,6 @@ bandwidth measured just before, as in `bench.decode_run`.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import product
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 from gapless.api.load import Progress
 from gapless.bench.made_up import made_up
 from gapless.bench.rig import Rig
-from gapless.bench.sections import Sections
+from gapless.bench.sections import Sections, still
 from gapless.bench.slow_masks import SlowMasks
 from gapless.bench.text import rounded
 from gapless.bench.timed import Session
@@ -126,14 +125,12 @@ class RulesBench:
         for key in options.first:
             sections.run(f"warm-up of {_named(key)}", self._measure, key, 4)
         self.turns.clear()
-        gc.collect()
-        gc.freeze()
-        for turn in range(options.turns):
-            for key in options.keys:
-                sections.run(f"turn {turn + 1} of {_named(key)}", self._measure, key, options.steps)
-                save(self.report())
-        self._masks.close()
-        gc.unfreeze()
+        with still():
+            for turn in range(options.turns):
+                for key in options.keys:
+                    sections.run(f"turn {turn + 1} of {_named(key)}", self._measure, key, options.steps)
+                    save(self.report())
+            self._masks.close()
         report = self.report()
         save(report)
         return report

@@ -6,8 +6,10 @@ wants to see how far things are is told before each.
 
 from __future__ import annotations
 
+import gc
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -53,6 +55,18 @@ class Sections:
     def leave_out(self, name: str) -> None:
         """Note that there is no time for a section."""
         self.notes.append(f"{name}: left out, the time was over")
+
+
+@contextmanager
+def still() -> Iterator[None]:
+    """What lives now is not looked through by the garbage collector: its pauses would be measured. Afterwards it is
+    again, or a rig that was closed would keep its memory."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _origin(error: Exception) -> str:

@@ -7,14 +7,13 @@ own; all answers end at their length. The sides take turns, in changing order.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
 
 from gapless.api.load import Progress
-from gapless.bench.sections import Sections
+from gapless.bench.sections import Sections, still
 from gapless.bench.serve_load import Load, Run
 from gapless.bench.serve_rig import ServeRig
 from gapless.bench.serve_rows import HERE, HTTP, fill_overheads, fill_step_costs, load_row, stream_row
@@ -70,14 +69,13 @@ class ServeBench:
     def run(self, save: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
         """Measure everything, and stop the server; `save` is given the report after every turn."""
         self.sections.run("warm-up", self._warm_up)
-        gc.collect()
-        gc.freeze()
-        self.facts = self.rig.facts()
-        for turn in range(self.options.waves):
-            for concurrency in self.options.concurrency:
-                self._pair(turn, f"{concurrency} callers", self._load, concurrency)
-            self._pair(turn, f"{self.options.streams} streams", self._stream, self.options.streams)
-            save(self.report())
+        with still():
+            self.facts = self.rig.facts()
+            for turn in range(self.options.waves):
+                for concurrency in self.options.concurrency:
+                    self._pair(turn, f"{concurrency} callers", self._load, concurrency)
+                self._pair(turn, f"{self.options.streams} streams", self._stream, self.options.streams)
+                save(self.report())
         self._stop()
         return self.report()
 
