@@ -60,6 +60,8 @@ def accepts(schema, *texts, spaces=1):
         ({"items": {"type": "integer", "allOf": [3]}}, "/items/allOf/0", "an object or a truth value"),
         ({"$ref": "other.json#/a"}, "/$ref", "of the same schema"),
         ({"$ref": "#/$defs/nowhere"}, "/$ref", "no #/$defs/nowhere"),
+        ({"anyOf": [{"$ref": "#/anyOf/" + "9" * 5000}]}, "/anyOf/0/$ref", "leads nowhere"),
+        ({"anyOf": [{"$ref": "#/anyOf/\u0660"}]}, "/anyOf/0/$ref", "leads nowhere"),
         ({"oneOf": [{"type": "number"}, INTEGER]}, "/oneOf", "both option 0 and option 1"),
         ({"oneOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, "/oneOf", "both option"),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "/oneOf", "both option"),

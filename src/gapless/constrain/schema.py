@@ -179,8 +179,8 @@ class _Schema:
             name = word.replace("~1", "/").replace("~0", "~")
             if isinstance(target, Mapping) and name in target:
                 target = target[name]
-            elif isinstance(target, list) and name.isdecimal() and int(name) < len(target):
-                target = target[int(name)]
+            elif isinstance(target, list) and (at := _place(name, target)) is not None:
+                target = target[at]
             else:
                 raise refusal(part.pointer, "$ref", f"leads nowhere: there is no #{pointer}")
         return Part(pointer, target, part.trail | {pointer})
@@ -363,3 +363,9 @@ class _Schema:
                 scalars += [self._lists(inner), seq(Literal(b"{"), members, Literal(b"}"))]
             self._deep[depth] = alt(scalars)
         return self._deep[depth]
+
+
+def _place(name: str, elements: list[object]) -> int | None:
+    """Which element a word of a JSON pointer names: as numbers are written, and never a number of any length."""
+    plain = name.isascii() and name.isdecimal() and len(name) <= len(str(len(elements)))
+    return int(name) if plain and int(name) < len(elements) else None
