@@ -16,7 +16,7 @@ from gapless.kernels.triton import sparse_lone, sparse_many
 from gapless.kernels.triton.beforehand import _run, jobs_of
 from gapless.kernels.triton.compiling import Job, compile_here
 
-CAPABILITY, BATCHES, PAGE = (9, 0), (1, 8), 16
+CAPABILITY, BATCHES, PAGE = (9, 0), (1, 4, 8), 16
 
 
 def as_on_a_gpu(stack: Stack, like: torch.Tensor) -> tuple[bool, bool]:

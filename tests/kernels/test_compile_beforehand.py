@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,10 +18,20 @@ import torch
 pytest.importorskip("triton")
 
 import triton
+from triton.runtime.jit import JITFunction
 
 from gapless.bench.tune_scene import decoder_of
 from gapless.bench.tune_sparse_scene import sparse_decoder_of
-from gapless.kernels.triton import beforehand, keys
+from gapless.kernels.triton import (
+    adapters,
+    beforehand,
+    decode,
+    keys,
+    sparse_lone,
+    sparse_many,
+    sparse_scan,
+    tuned,
+)
 from gapless.kernels.triton.choices import Dims, Gpu, padded
 from gapless.kernels.triton.decode import TritonStep
 from gapless.kernels.triton.sparse import TritonSparseStep
@@ -33,8 +44,9 @@ USUAL = built_in((9, 0))
 assert USUAL is not None
 CPU = torch.device("cpu")
 DENSE = TritonStep(decoder_of(Dims(64, 128, 4, 8, 64), 3, 32, torch.bfloat16, CPU), Gpu(2**17, True, USUAL.decode))
-OF_EXPERTS = SparseDims(64, 128, 4, 8, 64, experts=4, share=2, expert_inner=32, expert_itemsize=1)
-SPARSE = TritonSparseStep(sparse_decoder_of(OF_EXPERTS, 2, 2, 32, torch.bfloat16, CPU), Gpu(2**17, True, {}))
+OF_EXPERTS = SparseDims(64, 128, 4, 8, 64, experts=4, share=2, expert_inner=64, expert_itemsize=1)
+NARROW = Gpu(2**17, True, {}, narrow=True)
+SPARSE = TritonSparseStep(sparse_decoder_of(OF_EXPERTS, 2, 2, 32, torch.bfloat16, CPU), NARROW)
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 160)
 
 
@@ -83,7 +95,7 @@ def test_what_is_compiled_beforehand_is_what_launches_look_for(tmp_path: Path) -
     dense, sparse = (line.split() for line in done.stdout.splitlines())
     assert dense[-1] == sparse[-1] == "-", "what stands behind it was not compiled beforehand"
     assert {"entry", "up", "scan", "down", "head"} <= set(dense)
-    assert {"scan", "experts_up", "experts_down", "close", "head"} <= set(sparse)
+    assert {"scan", "experts_up", "experts_down", "experts", "close", "head"} <= set(sparse)
 
 
 def test_kernels_have_the_same_names_whatever_ran_first() -> None:
@@ -99,6 +111,22 @@ def test_kernels_have_the_same_names_whatever_ran_first() -> None:
     keys.settle.__wrapped__()
     names = [function.cache_key for function in functions]
     assert [named(function) for function in functions] == names and len(set(names)) == len(names) > 50
+
+
+def test_all_that_steps_launch_is_known_by_name_and_counts_as_what_tiles_were_measured_with() -> None:
+    """Modules of kernels that launchers import, and what these import, in that order."""
+    launchers = (decode, adapters, sparse_many, sparse_lone, sparse_scan)
+    launched = {of for launcher in launchers for of in vars(launcher).values() if isinstance(of, ModuleType)}
+    assert {of for of in launched if of.__name__.endswith("_jit")} <= set(keys.MODULES)
+    known: list[str] = []
+    for module in keys.MODULES:
+        known.append(module.__name__)
+        assert {of.fn.__module__ for of in vars(module).values() if isinstance(of, JITFunction)} <= set(known)
+    for part, text in tuned.SOURCES.items():
+        modules = [module for module in keys.MODULES if f"{module.__name__.rpartition('.')[2]}.py" in text]
+        used = {of.fn.__module__ for module in modules for of in vars(module).values() if isinstance(of, JITFunction)}
+        assert used <= {module.__name__ for module in modules} and len(modules) == len(text), part
+    assert len(tuned.SOURCES["sparse"]) == len(keys.MODULES), "its digest stands for all that is compiled beforehand"
 
 
 OTHERS = {

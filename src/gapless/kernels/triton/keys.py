@@ -12,9 +12,19 @@ from types import ModuleType
 
 from triton.runtime.jit import JITFunction
 
-from gapless.kernels.triton import adapters_jit, experts_jit, kept_jit, lone_jit, parts_jit, sparse_jit, step_jit
+from gapless.kernels.triton import (
+    adapters_jit,
+    cut_jit,
+    experts_jit,
+    kept_jit,
+    lone_jit,
+    narrow_jit,
+    parts_jit,
+    sparse_jit,
+    step_jit,
+)
 
-MODULES = (parts_jit, experts_jit, kept_jit, adapters_jit, step_jit, sparse_jit, lone_jit)
+MODULES = (parts_jit, experts_jit, kept_jit, adapters_jit, step_jit, cut_jit, sparse_jit, lone_jit, narrow_jit)
 """Each behind those that it imports."""
 
 

@@ -101,7 +101,7 @@ class ManyRows:
             room.cut_n, room.cut_gated, room.attended, proj.weight, room.lists, taken, room.done, mlp.up.values,
             mlp.up.scales, mlp.down.values, mlp.down.scales, room.n, room.said, room.parts, self.rows, dims.dim,
             dims.expert_inner, dims.experts, mlp.count, padded(self.rows), up.rows, up.lines, up.deep, up.stages,
-            down.lines, down.deep, down.stages, room.n.device.type != "cpu", own.splits, *_shape(own), self.chosen.pdl,
+            down.lines, down.deep, down.stages, kinds(mlp.up, room.n)[1], own.splits, *_shape(own), self.chosen.pdl,
             num_warps=up.warps, **dependent(self.chosen.pdl),
         )  # fmt: skip
         return own.splits

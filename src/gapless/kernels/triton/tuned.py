@@ -31,13 +31,14 @@ FORMAT = 1
 LONGEST = 2**20
 """Bytes of a file; a whole table has about 8 KB."""
 SOURCES = {
-    "decode": ("parts_jit.py", "kept_jit.py", "step_jit.py"),
+    "decode": ("parts_jit.py", "experts_jit.py", "kept_jit.py", "adapters_jit.py", "step_jit.py"),
     "experts": ("experts_jit.py",),
     "sparse": (
         "parts_jit.py",
-        "kept_jit.py",
-        "step_jit.py",
         "experts_jit.py",
+        "kept_jit.py",
+        "adapters_jit.py",
+        "step_jit.py",
         "sparse_jit.py",
         "lone_jit.py",
         "cut_jit.py",
