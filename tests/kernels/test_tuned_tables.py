@@ -116,13 +116,20 @@ def test_steps_with_experts_have_files_of_their_own() -> None:
     ]
     over = Table({}, {}, "", {8: made[1]}).over(found)
     assert over.sparse == {**made, 8: made[1]}
-    whole = json.loads(path.read_text())
+    whole, few = json.loads(path.read_text()), {"rows": 8, "lines": 128, "deep": 64, "warps": 1, "stages": 2}
     for name, value, says in (
         ("up", {**whole["table"]["sparse"]["8"]["up"], "bn": 32}, "bn is 32"),
         ("proj", {**whole["table"]["sparse"]["8"]["proj"], "splits": 8}, "have splits, 5 at most"),
         ("close", 3, "close: warps is 3"),
         ("cut", 1, "cut is 1, but must be true or false"),
         ("dense", {**whole["table"]["sparse"]["8"]["dense"], "mode": "one"}, "for a single row"),
+        ("experts", {"up": few, "down": {**few, "rows": 16}}, "as many rows"),
+        ("experts", {"up": few, "down": {**few, "rows": 4}}, "rows is 4"),
+        (
+            "experts",
+            {"up": {**few, "rows": 128}, "down": {**few, "rows": 128}},
+            "128 times 128 is too large for 1 warps",
+        ),
     ):
         table = {"sparse": {"8": {**whole["table"]["sparse"]["8"], name: value}}}
         with pytest.raises(ValueError, match=says):

@@ -23,7 +23,7 @@ from gapless.kernels.triton.choices import (
     padded,
     split,
 )
-from gapless.kernels.triton.tiles import HALF, Tiles, tiles_for
+from gapless.kernels.triton.tiles import CUTS, HALF, LEAST_DEEP, MOST_HELD, Tiles, fitted, tiles_for
 from gapless.kernels.triton.tiles import Tile as Portion
 
 UNIT = 64
@@ -107,6 +107,8 @@ CUT = dict.fromkeys((8, 32), Tiles(Portion(8, 32, 256, 4, 3), Portion(8, 64, 256
 they were timed, and faster. Both take as much shared memory, since they share a launch."""
 GROUP = 4
 """Warps that multiply FP8 together."""
+MOST_DEEP = 256
+"""Columns whose products of FP8 the units sum by themselves: the more there are, the more is lost of a sum."""
 LONE = Lone(
     scan=Scan(8, 64, 1, 2),
     up=(8, 4),
@@ -197,19 +199,23 @@ def _experts(found: Many, most: int, pairs: int, dims: SparseDims, gpu: Gpu) -> 
         tiles = tiles_for(pairs, dims.experts, min(HALF, dims.expert_itemsize), gpu.shared, EXPERTS)
         return tiles, False
     if not cut:
-        return tiles, False
+        return fitted(tiles, dims.expert_itemsize, gpu.shared), False
     up = _cut(tiles.up, 2, dims.expert_inner, dims.dim, gpu.shared)
     down = _cut(replace(tiles.down, warps=up.warps), 1, dims.dim, dims.expert_inner, gpu.shared)
     return Tiles(up, down), True
 
 
 def _cut(tile: Portion, matrices: int, lines: int, columns: int, shared: int) -> Portion:
-    """A tile that divides matrices of so many lines and columns, and fits into shared memory; of whole warp groups."""
+    """A tile that divides matrices of so many lines and columns, and fits into shared memory and registers; of whole
+    warp groups, and of as many columns as FP8 is multiplied by."""
     least, most = UNIT // matrices, _power_in(lines)
-    tile = replace(tile, lines=max(least, min(tile.lines, most)), deep=min(tile.deep, _power_in(columns)))
-    tile = replace(tile, warps=max(GROUP, tile.warps))
-    while tile.stages > 2 and tile.shared_cut(matrices) > shared:
-        tile = replace(tile, stages=tile.stages - 1)
+    warps, deep = max(GROUP, tile.warps), max(2 * LEAST_DEEP, min(tile.deep, MOST_DEEP, _power_in(columns)))
+    tile = replace(tile, lines=max(least, min(tile.lines, most)), deep=deep, warps=warps)
+    while tile.lines > least and matrices * tile.lines * tile.rows * CUTS > MOST_HELD * warps:
+        tile = replace(tile, lines=tile.lines // 2)
+    while tile.shared_cut(matrices) > shared and (tile.stages > 2 or tile.deep > 2 * LEAST_DEEP):
+        fewer = tile.stages > 2
+        tile = replace(tile, stages=tile.stages - 1) if fewer else replace(tile, deep=tile.deep // 2)
     return tile
 
 

@@ -11,9 +11,15 @@ from typing import Any
 
 from gapless.kernels.triton.choices import ONE
 from gapless.kernels.triton.sparse_choices import MOST_SHARES, NARROWEST, Lone, Many, Sparse
-from gapless.kernels.triton.table_json import number_of, numbers_of, object_of, product_of, scan_of, with_modes
-from gapless.kernels.triton.tiles import Tile as Portion
-from gapless.kernels.triton.tiles import Tiles
+from gapless.kernels.triton.table_json import (
+    number_of,
+    numbers_of,
+    object_of,
+    portions_of,
+    product_of,
+    scan_of,
+    with_modes,
+)
 
 PRODUCTS = ("up", "proj", "dense", "head")
 PAIRS = ("up", "middle", "experts_down", "dense_down", "head")
@@ -52,21 +58,12 @@ def _many(given: object, where: str) -> Many:
         proj=proj,
         dense=dense,
         head=head,
-        experts=None if of["experts"] is None else _experts(of["experts"], f"{where} experts"),
+        experts=None if of["experts"] is None else portions_of(of["experts"], f"{where} experts", FEWEST_ROWS),
         pdl=number_of(of["pdl"], "pdl", where),
         ahead=number_of(of["ahead"], "ahead", where),
         close=number_of(of["close"], "warps", f"{where} close"),
         cut=of["cut"],
     )
-
-
-def _experts(given: object, where: str) -> Tiles:
-    of, names = object_of(given, where, ("up", "down")), ("rows", "lines", "deep", "warps", "stages")
-    limits = {"rows": (FEWEST_ROWS, 128)}
-    up, down = (Portion(**numbers_of(of[name], f"{where} {name}", names, limits)) for name in ("up", "down"))
-    if up.rows != down.rows:
-        raise ValueError(f"{where}: both kernels must have as many rows")
-    return Tiles(up, down)
 
 
 def _lone(given: object, where: str) -> Lone:

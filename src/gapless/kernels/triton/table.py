@@ -19,7 +19,7 @@ from gapless.kernels.triton import tiles
 from gapless.kernels.triton.choices import BATCHES, MODES, ONE, Choice
 from gapless.kernels.triton.sparse_choices import Sparse
 from gapless.kernels.triton.sparse_table import shown_sparse, sparse_of
-from gapless.kernels.triton.table_json import key_of, number_of, numbers_of, object_of, product_of, scan_of, with_modes
+from gapless.kernels.triton.table_json import key_of, number_of, object_of, portions_of, product_of, scan_of, with_modes
 
 BUILT_IN = Path(__file__).with_name("table.json")
 KINDS = {"bfloat16": 2, "float8": 1}
@@ -105,10 +105,8 @@ def _choice(given: object, rows: str) -> Choice:
 
 
 def _tiles(given: object, kind: str, rows: int) -> tiles.Tiles:
-    names = ("rows", "lines", "deep", "warps", "stages")
     where = f"experts {kind} {rows}"
-    of = object_of(given, where, ("up", "down"))
-    up, down = (tiles.Tile(**numbers_of(of[name], f"{where} {name}", names)) for name in ("up", "down"))
-    if not up.rows == down.rows == rows:
+    both = portions_of(given, where)
+    if both.up.rows != rows:
         raise ValueError(f"{where}: both kernels must have as many rows as they are for")
-    return tiles.Tiles(up, down)
+    return both

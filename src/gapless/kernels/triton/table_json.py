@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gapless.kernels.triton.choices import MODES, Scan, Tile
+from gapless.kernels.triton.tiles import ROWS, Tiles
+from gapless.kernels.triton.tiles import Tile as Portion
 
 LIMITS = {
     "bn": (1, 256),
@@ -20,7 +22,6 @@ LIMITS = {
     "bt": (16, 256),
     "pdl": (0, 2),
     "ahead": (0, 4096),
-    "rows": (16, 128),
     "lines": (16, 256),
     "deep": (16, 512),
 }
@@ -41,6 +42,19 @@ def product_of(given: object, where: str) -> Tile:
     if not tile.possible:
         raise ValueError(f"{where}: a tile of {tile.bn} times {tile.bk} is too small for matrix units, or too large")
     return tile
+
+
+def portions_of(given: object, where: str, fewest: int = ROWS[0]) -> Tiles:
+    """Tiles of both of experts' kernels, of as many rows each, `fewest` at least."""
+    of, names = object_of(given, where, ("up", "down")), ("rows", "lines", "deep", "warps", "stages")
+    limits = {"rows": (fewest, ROWS[-1])}
+    up, down = (Portion(**numbers_of(of[name], f"{where} {name}", names, limits)) for name in ("up", "down"))
+    if up.rows != down.rows:
+        raise ValueError(f"{where}: both kernels must have as many rows")
+    for tile in (up, down):
+        if not tile.possible:
+            raise ValueError(f"{where}: a tile of {tile.rows} times {tile.lines} is too large for {tile.warps} warps")
+    return Tiles(up, down)
 
 
 def scan_of(given: object, where: str) -> Scan:

@@ -15,6 +15,10 @@ CUTS = 4
 """Numbers that a token's element is cut into for products in FP8, see `cut_jit`."""
 HALF = 2
 """Bytes of an element that tokens are computed in."""
+LEAST_DEEP = 16
+"""Columns that matrix units take at least, of two bytes each; of FP8 twice as many."""
+MOST_HELD = 256 * 32
+"""Sums of a product that a warp holds at most: with more compiling takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,11 @@ class Tile:
     deep: int
     warps: int
     stages: int
+
+    @property
+    def possible(self) -> bool:
+        """Whether warps can hold the sums of one matrix."""
+        return self.rows * self.lines <= MOST_HELD * self.warps
 
     def shared(self, matrices: int, itemsize: int) -> int:
         """Bytes of shared memory, at most: all stages of so many matrices and tokens, and FP8 once more, widened."""
@@ -57,8 +66,12 @@ def tiles_for(pairs: int, experts: int, itemsize: int, shared: int, kinds: Kinds
 
 def tiles_of(rows: int, itemsize: int, shared: int, kinds: Kinds) -> Tiles:
     """Those of so many rows, one of `ROWS`."""
-    best = kinds[itemsize][rows]
-    return Tiles(_fitted(best.up, 2, itemsize, shared), _fitted(best.down, 1, itemsize, shared))
+    return fitted(kinds[itemsize][rows], itemsize, shared)
+
+
+def fitted(tiles: Tiles, itemsize: int, shared: int) -> Tiles:
+    """The same with fewer stages, and then fewer columns, if that many do not fit."""
+    return Tiles(_fitted(tiles.up, 2, itemsize, shared), _fitted(tiles.down, 1, itemsize, shared))
 
 
 def most_tiles(pairs: int, experts: int, rows: int) -> int:
@@ -67,9 +80,9 @@ def most_tiles(pairs: int, experts: int, rows: int) -> int:
 
 
 def _fitted(tile: Tile, matrices: int, itemsize: int, shared: int) -> Tile:
-    """The same with fewer stages, if that many do not fit."""
-    while tile.stages > 1 and tile.shared(matrices, itemsize) > shared:
-        tile = replace(tile, stages=tile.stages - 1)
+    while tile.shared(matrices, itemsize) > shared and (tile.stages > 1 or tile.deep > LEAST_DEEP):
+        fewer = tile.stages > 1
+        tile = replace(tile, stages=tile.stages - 1) if fewer else replace(tile, deep=tile.deep // 2)
     return tile
 
 
