@@ -38,7 +38,8 @@ def main() -> None:
         each = (None, None) if scene.scales is None else scene.scales.unbind(1)
         caches = [kept(cache, by) for cache, by in zip((scene.keys, scene.values), each, strict=True)]
         again = [cache.clone() for cache in caches]
-        hidden = fused.forward(scene.x, scene.positions, scene.tables, *caches, scales=scene.scales)
+        positions = torch.stack((scene.positions, scene.positions.flip(0)), 1)[:, 0]  # one column of many
+        hidden = fused.forward(scene.x, positions, scene.tables, *caches, scales=scene.scales)
         logits = fused.logits(hidden)
         same = torch.equal(fused.forward(scene.x, scene.positions, scene.tables, *again, scales=scene.scales), hidden)
         right = step(scene)

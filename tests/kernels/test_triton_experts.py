@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
+from gapless.kernels.stacks import FP8, Stack
 from gapless.kernels.triton.table import built_in
 from gapless.kernels.triton.tiles import ROWS, most_tiles, tiles_for, tiles_of
 
@@ -46,6 +48,18 @@ def test_every_card_holds_every_tile(card: str, itemsize: int) -> None:
         assert tiles.up.stages > 1 and tiles.down.stages > 1
     assert tiles_for(8, 64, itemsize, shared, table.experts).up.rows == 16
     assert tiles_for(740 * 8, 64, itemsize, shared, table.experts).up.rows == ROWS[-1]
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_numbers_that_do_not_lie_side_by_side_are_left_to_others() -> None:
+    from gapless.kernels.triton import experts
+
+    x = torch.zeros(2, 32, dtype=torch.bfloat16)
+    up, down = (Stack(torch.zeros(2, 32, 32).to(FP8), torch.ones(2, 32)) for _ in range(2))
+    assert experts.fits(x, up, down)
+    assert up.scales is not None
+    for spoilt in (Stack(up.values.mT, up.scales), Stack(up.values, torch.ones(2, 1).expand(2, 32))):
+        assert not experts.fits(x, spoilt, down) and not experts.fits(x, up, spoilt)
 
 
 def test_there_are_tiles_enough_for_any_choice_and_never_many_more() -> None:

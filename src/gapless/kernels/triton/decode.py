@@ -108,7 +108,7 @@ class TritonStep:
         scales: Tensor | None = None,
     ) -> Tensor:
         """See `FusedStep.forward`."""
-        rows, tables = x.shape[0], tables.contiguous()
+        rows, positions, tables = x.shape[0], positions.contiguous(), tables.contiguous()
         chosen = self._chosen(rows)
         if adapters is not None and self._gpu.dependent and rows > 1:
             chosen = replace(chosen, pdl=LATE)  # programs that go ahead ask for A meanwhile

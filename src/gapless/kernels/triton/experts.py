@@ -44,7 +44,7 @@ def fits(x: Tensor, up: Stack, down: Stack) -> bool:
         and all(stack.values.dtype is x.dtype or stack.scales is not None for stack in (up, down))
         and (up.scales is None) is (down.scales is None)
         and not any(stack.values.shape[2] * stack.values.itemsize % ALIGNED for stack in (up, down))
-        and all(stack.values.is_contiguous() for stack in (up, down))
+        and all(of.is_contiguous() for stack in (up, down) for of in (stack.values, stack.scales) if of is not None)
         and up.values.itemsize in kinds_of(up)
     )
 

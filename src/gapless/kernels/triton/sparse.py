@@ -97,7 +97,7 @@ class TritonSparseStep:
         """See `SparseStep.forward`."""
         step = self._of(x.shape[0])
         owns = owns_of(keys, values, scales, self._room.taken)
-        hidden = step.forward(x.contiguous(), Reach(positions, tables.contiguous()), self._layers, owns)
+        hidden = step.forward(x.contiguous(), Reach(positions.contiguous(), tables.contiguous()), self._layers, owns)
         self.launches += step.launches
         return hidden
 
