@@ -12,6 +12,7 @@ import torch
 from tests.kernels import drawn_region
 from tests.kernels.compiled_step import SHARED
 from tests.kernels.drawn_decoder import draw, draw_adapters
+from tests.kernels.ordered_waits import awaited
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -41,16 +42,16 @@ class Absent:
 
 
 def main(capability: int) -> None:
-    """One line a launch: what it is, rows, and its shared memory."""
+    """One line a launch: what it is, rows, its shared memory, and for how many other programs it waits."""
     driver.set_active(Absent(capability))
     table = built_in(divmod(capability, 10))
     assert table is not None
     gpu, run = Gpu(SHARED[capability] * 1024, capability >= 90, table.decode), JITFunction.run
-    made: list[tuple[str, int]] = []
+    made: list[tuple[str, int, list[int]]] = []
 
     def compiled(self: Any, *arguments: Any, grid: Any, warmup: bool, **constants: Any) -> Any:
         kernel = run(self, *arguments, grid=grid, warmup=True, **constants)
-        made.append((self.fn.__name__, kernel.metadata.shared))
+        made.append((self.fn.__name__, kernel.metadata.shared, awaited(kernel.asm["ptx"])))
         return kernel
 
     JITFunction.run = compiled
@@ -64,8 +65,8 @@ def main(capability: int) -> None:
         step.forward(scene.x, scene.positions, scene.tables, scene.keys, scene.values, adapters)
         region.embed(torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, 2), words, 7)
         region.values(scene.x, torch.zeros(rows, dtype=torch.int32))
-        for name, shared in made:
-            print(name, rows, shared, flush=True)
+        for name, shared, heard in made:
+            print(name, rows, shared, *heard, flush=True)
             assert shared <= gpu.shared, f"{name} takes {shared} bytes"
         made.clear()
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 from tests.kernels.drawn_sparse import MOONDREAM_3, Sizes
+from tests.kernels.ordered_waits import awaited
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -76,12 +77,13 @@ class Compiler:
             built = triton.compile(source, target=self.target, options={"num_warps": options["num_warps"]})
             shared = built.metadata.shared
             self.met[made] = (kernel.__name__, shared)
-            print(kernel.__module__.rpartition(".")[2], kernel.__name__, options["num_warps"], shared, flush=True)
+            module, heard = kernel.__module__.rpartition(".")[2], awaited(built.asm["ptx"])
+            print(module, kernel.__name__, options["num_warps"], shared, *heard, flush=True)
             assert shared <= self.limit, f"{kernel.__name__} takes {shared} bytes"
 
 
 def main(capability: int, *rows: int) -> None:
-    """One line a kernel: what it is, its warps, its shared memory."""
+    """One line a kernel: what it is, its warps, its shared memory, for how many other programs it waits."""
     gpu, compiler = Gpu(SHARED[capability] * 1024, capability >= 90, {}, capability == 90), Compiler(capability)
 
     def compiled(kernel: Any, *args: Any, **options: Any) -> None:

@@ -39,7 +39,7 @@ def off(found: torch.Tensor, right: torch.Tensor) -> float:
 
 def main(only: list[int]) -> None:
     """One line a scene: how far hidden states, logits, and keys and values are from float64; whether nothing else was
-    written; whether the right experts were taken; launches."""
+    written; whether the right experts were taken, and waited for; launches."""
     for number, (rows, how) in enumerate(SCENES):
         if only and number not in only:
             continue
@@ -54,9 +54,11 @@ def main(only: list[int]) -> None:
         fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}, narrow=cut))
         if cut:  # for any number of rows: experts have more pairs than a tile has
             fused = fused.with_choices({most: replace(of, experts=CUT[8], cut=True) for most, of in MANY.items()})
+        fused.poison()
         each = (None, None) if scene.scales is None else scene.scales.unbind(1)
         caches = [kept(cache, by) for cache, by in zip((scene.keys, scene.values), each, strict=True)]
-        hidden = fused.forward(scene.x, scene.positions, scene.tables, *caches, scene.scales)
+        positions = torch.stack((scene.positions, scene.positions.flip(0)), 1)[:, 0]  # one column of many
+        hidden = fused.forward(scene.x, positions, scene.tables, *caches, scene.scales)
         logits = fused.logits(hidden)
         keys, values = (read(cache, by) for cache, by in zip(caches, each, strict=True))
         *right, taken = step(scene, forced)
@@ -65,6 +67,9 @@ def main(only: list[int]) -> None:
             torch.cat([keys, values]).nan_to_num(), torch.cat([scene.keys, scene.values]).nan_to_num().double()
         )
         counted = all(torch.equal(a[: who.shape[1]], who.sum(0)) for a, who in zip(fused.taken, taken, strict=True))
+        if cut:  # as many counted themselves in the last layer as are waited for there, whatever an earlier step left
+            blocks = scene.decoder.blocks[-1].mlp.down.values.shape[2] // fused.choice(rows).experts.up.lines
+            counted &= torch.equal(fused._room.done, torch.where(fused.taken[-1] > 0, blocks, 0).int())
         figures = (off(hidden, right[0]), off(logits, right[1]), stored, all(unseen), counted, fused.launches)
         print(f"{rows}{'fp8' * how.get('fp8', False)}{'cut' * cut}", *figures, flush=True)
 

@@ -26,3 +26,4 @@ def test_every_launch_with_adapters_compiles_for_every_card_within_its_memory(ca
     assert len(made) == 9 * len(BATCHES)
     wanted = {"plan", "entry", "up", "scan", "down", "embed", "think", "score", "read"}
     assert {name for name, *_ in made} == wanted
+    assert {(name, *heard) for name, _, _, *heard in made if heard} == {("up", "1")}
