@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from tests.serve.serving import Served
-from tests.ui.conftest import PHONE, ask, choose, opened, show
+from tests.ui.conftest import DESK, PHONE, ask, choose, opened, show
 
 from gapless.bench.mix import picture_path
 
@@ -162,7 +162,7 @@ def test_whoever_looks_away_asks_for_no_steps(page, served):
 
 
 def test_a_question_of_any_length_keeps_its_place(page, served):
-    choose(page, "query", "x 🦊 <b> " * 11000)
+    choose(page, "query", "🦊" + "x <b> " * 16000)
     card = ask(page, "query")
     assert "shorten it" in card.locator(".meta").text_content() and card.bounding_box()["height"] < 400
     show(page, SQUARE)
@@ -328,3 +328,45 @@ def test_keys_alone_lead_from_a_sample_to_an_answer_and_focus_is_never_lost(page
     page.focus("#camera-off")
     page.keyboard.press("Enter")
     assert focus() == "camera"
+
+
+def test_a_browser_that_keeps_nothing_and_has_less_shows_the_page_and_films(browser, served):
+    """No storage where cookies are forbidden, no callback for a video's frames, no clipboard."""
+    context = browser.new_context(viewport=DESK)
+    try:
+        page, wrong = context.new_page(), []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.add_init_script("""
+          delete HTMLVideoElement.prototype.requestVideoFrameCallback;
+          Object.defineProperty(navigator, 'clipboard', { value: undefined });
+          Object.defineProperty(window, 'sessionStorage', { get() { throw new DOMException('no', 'SecurityError'); } });
+        """)
+        page.goto(f"http://127.0.0.1:{served.port}/")
+        page.get_by_text("glint is ready").wait_for()
+        page.click("#camera")
+        page.locator("#video").wait_for()
+        choose(page, "point", "cross")
+        page.click("#film")
+        page.locator(".meta", has_text="frames a second").wait_for()
+        page.click("#stop")
+        page.get_by_text("Save picture").wait_for()
+        assert not wrong
+    finally:
+        context.close()
+
+
+def test_the_time_of_a_slow_way_is_told_apart_from_the_engines(page, served):
+    """The engine's own time to the first token says nothing of a slow way to it."""
+
+    def late(route):
+        page.wait_for_timeout(700)
+        route.continue_()
+
+    page.route("**/v1/*", late)
+    assert "here after" in ask(page, "query", "Who are you?").locator(".meta").text_content()
+    show(page, SQUARE)
+    assert "here after" not in ask(page, "point", "cross").locator(".meta").text_content()  # it comes as a whole
+    empty = 'data: {"chunk":"","completed":true,"finish_reason":"stop","metrics":{}}\n\n'
+    page.unroute("**/v1/*")
+    page.route("**/v1/query", lambda route: route.fulfill(body=empty, content_type="text/event-stream"))
+    assert "The answer is empty." in ask(page, "query", "Who?").text_content()

@@ -157,3 +157,14 @@ def test_words_are_pasted_and_dropped_as_words_and_of_many_files_one_is_taken(pa
     assert page.evaluate(GIVE, ["drop", [], [["text/uri-list", "http://example.com/a.png"]], "#board"])
     assert "That was no file" in page.locator("#picture-note").text_content()
     assert page.locator("#about-picture").text_content().startswith("0.png")
+
+
+def test_a_large_picture_that_is_drawn_anew_is_sent_as_a_photograph(page, served, tmp_path):
+    path, exif = tmp_path / "large.png", Image.Exif()
+    exif[0x0112] = 3
+    Image.open(SQUARE).convert("RGB").resize((2600, 1800)).rotate(180).save(path, exif=exif)
+    pictures = sent(page)
+    show(page, path)
+    assert "sent as 2600 × 1800 JPEG" in page.locator("#picture-note").text_content()
+    assert ask(page, "point", "cross").locator(".result").count() == 2
+    assert same(page, pictures[-1]) and len(pictures[-1]) < 2e6

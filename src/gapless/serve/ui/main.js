@@ -68,6 +68,7 @@ async function ask(asked, picture) {
   const turn = new Turn(asked, picture);
   add(turn);
   turn.reveal();
+  say("Asked.");
   busy(true);
   const began = performance.now();
   const before = asked.skill === "chat" && picture === board.picture ? talk : [];

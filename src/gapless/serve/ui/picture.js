@@ -7,6 +7,8 @@ import { short } from "./dom.js";
 import { fickle } from "./fickle.js";
 
 const READ = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
+const PHOTOGRAPHS = ["image/jpeg", "image/heic", "image/heif", "image/avif"];
+const LARGE = 4e6; // pixels; as a PNG those would take long to send
 const SIDES = 65535;
 const WHY = {
   "": "The picture is of a kind that the server does not read, so it",
@@ -61,7 +63,7 @@ export async function open(file, name, about) {
   const odd = await fickle(file);
   const tooLarge = base64Length(file.size) + ROOM > limits.max_body_bytes || width * height > limits.max_pixels;
   if (!tooLarge && !odd && READ.includes(file.type)) return new Picture(file, name, width, height);
-  const sent = await redrawn(file, width, height, limits, tooLarge || file.type === "image/jpeg");
+  const sent = await redrawn(file, width, height, limits, tooLarge || PHOTOGRAPHS.includes(file.type) || width * height > LARGE);
   const why = tooLarge ? "The picture is larger than this server takes, so it" : WHY[odd];
   const note = `${why} is sent as ${sent.width} × ${sent.height} ${sent.kind}.`;
   return new Picture(sent.blob, renamed(name, sent.kind), sent.width, sent.height, note);

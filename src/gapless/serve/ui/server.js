@@ -28,12 +28,21 @@ export class Refused extends Error {
 /** Nobody answered, or the answer broke off. */
 export class Gone extends Error {}
 
+/** The tab's storage; where the browser gives none, a key lasts as long as the page. */
+function kept(use) {
+  try {
+    return use(sessionStorage);
+  } catch {
+    return null;
+  }
+}
+
 const pause = (time) => new Promise((resolve) => setTimeout(resolve, time));
 
 export class Server extends EventTarget {
   state = { name: "connecting" };
   about = null;
-  #key = sessionStorage.getItem(KEY) ?? "";
+  #key = kept((storage) => storage.getItem(KEY)) ?? "";
   #awake = null;
   #feed = null;
   #watching = true;
@@ -47,8 +56,7 @@ export class Server extends EventTarget {
   /** Keep this key for the session; "" forgets it. */
   set key(key) {
     this.#key = key;
-    if (key) sessionStorage.setItem(KEY, key);
-    else sessionStorage.removeItem(KEY);
+    kept((storage) => (key ? storage.setItem(KEY, key) : storage.removeItem(KEY)));
     this.again();
   }
 

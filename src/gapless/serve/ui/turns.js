@@ -101,7 +101,7 @@ export class Turn extends EventTarget {
     const { words, results, meta } = this.#parts;
     words.classList.remove("growing");
     const found = summary(this.asked.skill, this.answer, this.asked.text);
-    if (!this.marks.length && wordsOf(this.asked.skill, this.answer) === null) {
+    if (!this.marks.length && !wordsOf(this.asked.skill, this.answer)) {
       results.append(make("li", { className: "none" }, found));
     }
     const { metrics = {}, finish_reason: reason } = this.answer;
@@ -112,7 +112,8 @@ export class Turn extends EventTarget {
       told.push(`${Math.round((1000 * (metrics.output_tokens - 1)) / metrics.decode_time_ms)} a second`);
     }
     if (metrics.idle_ms !== undefined) told.push(`device idle ${ms(metrics.idle_ms)}`);
-    if (seen > 2 * first + LATE) told.push(`here after ${ms(seen)}`);
+    const atOnce = wordsOf(this.asked.skill, {}) !== null && !this.asked.reasoning; // its first piece is its first token
+    if (atOnce && seen > 2 * first + LATE) told.push(`here after ${ms(seen)}`);
     if (reason === "length") told.push("cut off at its limit");
     meta.textContent = told.join(" · ");
     this.#tellTimes(first, metrics);
