@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from tests.ui.conftest import ask, choose, cold, opened, show
+from tests.ui.conftest import PHONE, ask, choose, cold, opened, show
 
 from gapless.bench.mix import picture_path
 
@@ -221,3 +221,17 @@ def test_a_film_does_not_grow(page, served):
     more, others = held()
     page.click("#stop")
     assert others < listeners + 20 and more < heap + 2e6
+
+
+def test_on_a_phone_what_is_filmed_is_seen(browser, served):
+    with opened(browser, served, viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        page.locator("#camera").tap()
+        page.locator("#video").wait_for()
+        choose(page, "point", "cross")
+        page.locator("#film").tap()
+        page.locator(".meta", has_text="frames a second").wait_for()
+        for part in ("#video", "#camera-off"):
+            box = page.locator(part).bounding_box()
+            assert box["y"] >= 0 and box["y"] + box["height"] <= PHONE["height"], part
+        page.locator("#camera-off").tap()
+        page.locator("#send").wait_for()

@@ -287,7 +287,8 @@ byId("film").addEventListener("click", () => {
   const asked = form.read();
   if (!asked) return;
   roll(asked);
-  byId("stop").focus();
+  byId("stop").focus({ preventScroll: true });
+  byId("stage").scrollIntoView({ block: "nearest" }); // on a phone the button is far below what is filmed
 });
 byId("stop").addEventListener("click", () => {
   halt(true);
