@@ -48,6 +48,12 @@ def phase(engines, count, seconds=2.0):
     return Phase(engines, seconds, latencies, 5 * count, count // 2, 3, 4, {"0": count}, {"0": 0.25}, 7)
 
 
+def test_nine_of_ten_waited_no_longer_than_the_row_says():
+    for latencies, middle, most in (((), 0.0, 0.0), ((700.0, 1500.0), 1100.0, 1500.0), (range(1, 11), 5.5, 9)):
+        row = Phase(1, 1.0, tuple(latencies), 0, 0, 0, 0, {}, {}, 1).row()
+        assert (row["latency_p50_ms"], row["latency_p90_ms"]) == (middle, most)
+
+
 def test_a_ratio_is_that_of_means():
     assert ratios([phase(1, 10), phase(2, 21), phase(2, 19), phase(1, 10)]) == {"1": 1.0, "2": 2.0}
     assert ratios([]) == {} and ratios([phase(1, 0)]) == {}

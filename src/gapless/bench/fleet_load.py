@@ -7,16 +7,17 @@ many requests are about new pictures as in any other turn, so that a stretch of 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from multiprocessing.connection import Connection, wait
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 from gapless.api.affinity import order
 from gapless.bench.fleet_engine import Ask, Done
+from gapless.bench.latency import percentile
 
 REPEATS = 4
 LONGEST_SILENCE = 60.0
@@ -55,15 +56,15 @@ class Phase:
 
     def row(self) -> dict[str, Any]:
         """For JSON."""
-        spread = sorted(self.latencies) or [0.0]
+        waited = self.latencies or (0.0,)
         return {
             "gpus": self.engines,
             "seconds": round(self.seconds, 2),
             "requests": len(self.latencies),
             "requests_per_s": round(self.per_second, 3),
             "tokens_per_s": round(self.tokens / self.seconds, 1),
-            "latency_p50_ms": round(statistics.median(spread), 1),
-            "latency_p90_ms": round(spread[int(0.9 * (len(spread) - 1))], 1),
+            "latency_p50_ms": round(median(waited), 1),
+            "latency_p90_ms": round(percentile(waited, 90), 1),
             "repeats_at_home_share": round(self.home / max(self.again, 1), 4),
             "cached_request_share": round(self.cached_requests / max(len(self.latencies), 1), 4),
             "pictures": self.pictures,
