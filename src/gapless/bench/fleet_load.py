@@ -34,8 +34,8 @@ def picture_of(number: int, apart: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What was answered in `seconds`. `latencies` in ms; `home`: of the requests about a picture seen before, those
-    that went to the engine that saw it first; `again`: how many were about one; `spent`: by engine, what it says of
-    itself."""
+    that went to the engine that saw it first; `again`: how many were about one; `by_engine`: requests; `idle_shares`:
+    of the device's time, by engine, as it says itself."""
 
     engines: int
     seconds: float
@@ -95,8 +95,8 @@ class Routed:
 
     def run(self, settle: float, seconds: float) -> Phase:
         """Load, wait until every picture is one that was asked about as often as it should (`settle` seconds at most),
-        count, and let the rest end. Raises `ChildProcessError` when an engine ends or a request
-        fails."""
+        count, and let the rest end. Raises `ChildProcessError` when an engine says nothing more or a request fails,
+        `EOFError` when one ends."""
         loads = dict.fromkeys(self.pipes, 0)
         found: list[tuple[str, float, Done, bool, bool]] = []
         for _ in range(self.callers * len(self.pipes)):
