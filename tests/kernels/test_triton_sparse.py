@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from gapless.kernels.triton.choices import MOST_ROWS, MOST_SCANS, Gpu, padded
 from gapless.kernels.triton.sparse_choices import (
@@ -134,6 +135,17 @@ def test_fp8_is_multiplied_as_it_is_where_gpu_and_sizes_allow(dims: SparseDims, 
     assert isinstance(other, Many) and not other.cut
 
 
+@needs_triton
+def test_only_one_kind_of_card_multiplies_fp8_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gapless.kernels.triton import offer
+
+    found = {}
+    for capability in ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, own=capability: own)
+        found[capability] = offer.sparse_gpu(torch.device("cpu")).narrow
+    assert [capability for capability, narrow in found.items() if narrow] == [(9, 0)]
+
+
 @pytest.mark.parametrize("gpu", [NARROW_CARD, replace(SMALL_CARD, narrow=True)], ids=["large", "small"])
 @pytest.mark.parametrize("dims", [NARROW_3, GLINT], ids=["3.1", "small"])
 @pytest.mark.parametrize("cut", [True, False])
@@ -151,6 +163,7 @@ def test_tiles_of_any_file_are_cut_to_what_can_be_compiled(dims: SparseDims, gpu
             if cut:
                 assert own.lines * matrices * own.rows * CUTS <= 256 * 32 * own.warps
                 assert own.deep <= 256, "of more products the units keep too little"
+                assert own.lines * matrices % UNIT == 0 and own.warps % 4 == 0
 
 
 def test_every_number_of_rows_has_a_choice() -> None:
