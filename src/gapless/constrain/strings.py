@@ -7,6 +7,8 @@ together as automata. Where these are too large, and a grammar engine reads the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gapless.constrain.charset import ANY, CharSet
 from gapless.constrain.compile import both
 from gapless.constrain.flat import Flat, Text, refusal
@@ -18,6 +20,8 @@ from gapless.errors import InvalidRequest
 
 MOST_WRITTEN_OUT = 64
 """States of an automaton that a grammar spells out: it takes a line for each, which lie within one another."""
+SHARE_ON_HOST = 8
+"""Of the limits this part (one over it) is tried where a grammar engine does the rest anyway: others wait meanwhile."""
 
 
 class Strings:
@@ -25,6 +29,9 @@ class Strings:
 
     def __init__(self, limits: Limits, *, on_host: bool) -> None:
         self._limits, self._on_host = limits, on_host
+        part = (limits.work, limits.fragments, limits.states)
+        work, fragments, states = (most // SHARE_ON_HOST for most in part)
+        self._few = replace(limits, work=work, fragments=fragments, states=states)
 
     def written(self, flat: Flat) -> Node:
         """As JSON has them, between quotes."""
@@ -45,7 +52,7 @@ class Strings:
         if not self._on_host:
             return both(one, other, self._limits)
         try:
-            found = both(one, other, self._limits)
+            found = both(one, other, self._few)
         except NotATable:
             return Both(one, other)
         if isinstance(found, Machine) and found.states > MOST_WRITTEN_OUT:
