@@ -15,7 +15,7 @@ from gapless.models.registry import random_model
 pytestmark = pytest.mark.gpu
 
 GLINT = Sizes(dim=256, ff=512, vocab=2048, gelu="tanh")
-ROWS, SOME = (1, 2, 8, 24, 64, 96), (1, 3, 33)
+ROWS, SOME = (1, 2, 4, 8, 16, 24, 64, 96), (1, 3, 33)
 """Numbers of rows of different tiles: at full size, and at sizes that a test alone has."""
 BF16_ERROR = 1e-2
 

@@ -24,11 +24,11 @@ SCENES: list[tuple[int, dict[str, Any]]] = [
     (40, {"of": Sizes(layers=1, dense=0)}),
     (1, {"of": ODD, "fp8": True}),
     (17, {"fp8": True}),
-    (7, {"narrow": True, "cut": True}),
-    (40, {"narrow": True, "cut": True, "of": Sizes(layers=1, dense=0)}),
+    (7, {"narrow": True, "cut": 4}),
+    (40, {"narrow": True, "cut": 64, "of": Sizes(layers=1, dense=0)}),
 ]
 """Numbers of rows of different choices, and how their decoders differ from the usual; `fp8`: so their caches are;
-`cut`: on a GPU that multiplies FP8."""
+`cut`: on a GPU that multiplies FP8, with the tiles for so many rows."""
 TIED = 6
 """In this scene routers say the same of all experts, so that all rows take the first ones."""
 
@@ -43,7 +43,7 @@ def main(only: list[int]) -> None:
     for number, (rows, how) in enumerate(SCENES):
         if only and number not in only:
             continue
-        cut = how.get("cut", False)
+        cut = how.get("cut", 0)
         scene, forced = draw(rows, rows, **{key: of for key, of in how.items() if key != "cut"}), None
         if number == TIED:
             forced = []
@@ -51,9 +51,9 @@ def main(only: list[int]) -> None:
                 block.mlp.router.weight.zero_()
                 block.mlp.router.bias.zero_()
                 forced.append((torch.arange(block.mlp.up.count) < block.mlp.count).expand(rows, -1))
-        fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}, narrow=cut))
+        fused = TritonSparseStep(scene.decoder, Gpu(shared=227 * 1024, dependent=False, choices={}, narrow=cut > 0))
         if cut:  # for any number of rows: experts have more pairs than a tile has
-            fused = fused.with_choices({most: replace(of, experts=CUT[8], cut=True) for most, of in MANY.items()})
+            fused = fused.with_choices({most: replace(of, experts=CUT[cut], cut=True) for most, of in MANY.items()})
         fused.poison()
         each = (None, None) if scene.scales is None else scene.scales.unbind(1)
         caches = [kept(cache, by) for cache, by in zip((scene.keys, scene.values), each, strict=True)]
@@ -71,7 +71,7 @@ def main(only: list[int]) -> None:
             blocks = scene.decoder.blocks[-1].mlp.down.values.shape[2] // fused.choice(rows).experts.up.lines
             counted &= torch.equal(fused._room.done, torch.where(fused.taken[-1] > 0, blocks, 0).int())
         figures = (off(hidden, right[0]), off(logits, right[1]), stored, all(unseen), counted, fused.launches)
-        print(f"{rows}{'fp8' * how.get('fp8', False)}{'cut' * cut}", *figures, flush=True)
+        print(f"{rows}{'fp8' * how.get('fp8', False)}{'cut' * (cut > 0)}", *figures, flush=True)
 
 
 if __name__ == "__main__":

@@ -119,10 +119,11 @@ def test_one_row_has_tiles_of_its_own(dims: SparseDims) -> None:
         (replace(ODD, expert_itemsize=1), NARROW_CARD, False),
     ],
 )  # fmt: skip
-def test_fp8_is_multiplied_as_it_is_where_gpu_and_sizes_allow(dims: SparseDims, gpu: Gpu, cut: bool) -> None:
-    found = choice(dims, 8, 2, gpu)
+@pytest.mark.parametrize("rows", MANY)
+def test_fp8_is_multiplied_as_it_is_where_gpu_and_sizes_allow(dims: SparseDims, gpu: Gpu, cut: bool, rows: int) -> None:
+    found = choice(dims, rows, 2, gpu)
     assert isinstance(found, Many) and found.cut is cut
-    again = choice(dims, 8, 2, gpu, Own({8: replace(found, cut=True)}))
+    again = choice(dims, rows, 2, gpu, Own({rows: replace(found, cut=True)}))
     assert isinstance(again, Many) and again.cut is cut
     if cut:
         assert found.experts is not None and again == found
@@ -131,7 +132,8 @@ def test_fp8_is_multiplied_as_it_is_where_gpu_and_sizes_allow(dims: SparseDims, 
             assert lines % tile.lines == 0 and columns % tile.deep == 0
             assert tile.lines * matrices % UNIT == 0 and tile.warps == up.warps and tile.warps % 4 == 0
             assert tile.shared_cut(matrices) <= gpu.shared and tile.stages > 1
-    other = choice(dims, 8, 2, replace(gpu, narrow=False), Own({8: found}))
+        assert up.rows == down.rows <= max(4, rows), "rows that there are none of would be multiplied"
+    other = choice(dims, rows, 2, replace(gpu, narrow=False), Own({rows: found}))
     assert isinstance(other, Many) and not other.cut
 
 
@@ -153,7 +155,7 @@ def test_tiles_of_any_file_are_cut_to_what_can_be_compiled(dims: SparseDims, gpu
     """Files may be changed by anyone: the least and the most of every number."""
     usual = choice(dims, 8, 2, gpu)
     assert isinstance(usual, Many)
-    for rows, lines, deep, warps, stages in product((8, 128), (16, 256), (16, 512), (1, 16), (1, 16)):
+    for rows, lines, deep, warps, stages in product((4, 128), (16, 256), (16, 512), (1, 16), (1, 16)):
         tile = Tile(rows, lines, deep, warps, stages)
         found = choice(dims, 8, 2, gpu, Own({8: replace(usual, experts=Tiles(tile, tile), cut=cut)}))
         assert isinstance(found, Many) and found.experts is not None and found.cut is cut

@@ -124,7 +124,7 @@ def test_steps_with_experts_have_files_of_their_own() -> None:
         ("cut", 1, "cut is 1, but must be true or false"),
         ("dense", {**whole["table"]["sparse"]["8"]["dense"], "mode": "one"}, "for a single row"),
         ("experts", {"up": few, "down": {**few, "rows": 16}}, "as many rows"),
-        ("experts", {"up": few, "down": {**few, "rows": 4}}, "rows is 4"),
+        ("experts", {"up": few, "down": {**few, "rows": 2}}, "rows is 2"),
         (
             "experts",
             {"up": {**few, "rows": 128}, "down": {**few, "rows": 128}},

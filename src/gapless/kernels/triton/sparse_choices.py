@@ -102,9 +102,12 @@ EXPERTS = {
     },
 }
 """Of experts, by the bytes of their weights, then by the rows of a tile."""
-CUT = dict.fromkeys((8, 32), Tiles(Portion(8, 32, 256, 4, 3), Portion(8, 64, 256, 4, 3)))
-"""Of experts in FP8 where the GPU multiplies that, in place of those above, by the most rows that they are for: where
-they were timed, and faster. Both take as much shared memory, since they share a launch."""
+_FEWEST = Tiles(Portion(4, 32, 256, 4, 3), Portion(4, 64, 256, 4, 3))
+_SOME = Tiles(Portion(8, 32, 256, 4, 3), Portion(8, 64, 256, 4, 3))
+_MOST = Tiles(Portion(16, 32, 128, 4, 4), Portion(16, 64, 128, 4, 4))
+CUT = {2: _FEWEST, 4: _FEWEST, 8: _SOME, 16: _SOME, 32: _SOME, 64: _MOST, 128: _MOST}
+"""Of experts in FP8 where the GPU multiplies that, in place of those above, by the most rows that they are for. Both
+take as much shared memory, since they share a launch."""
 GROUP = 4
 """Warps that multiply FP8 together."""
 MOST_DEEP = 256

@@ -23,7 +23,7 @@ from gapless.kernels.triton.table_json import (
 
 PRODUCTS = ("up", "proj", "dense", "head")
 PAIRS = ("up", "middle", "experts_down", "dense_down", "head")
-FEWEST_ROWS = 8
+FEWEST_ROWS = 4
 """Of a tile of experts: steps of so few rows have tiles of their own."""
 
 
