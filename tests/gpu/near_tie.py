@@ -118,6 +118,17 @@ def last_hidden(
 ) -> Tensor:
     """Hidden state [1, dim] at the last of picture block, prompt and `said`, in a cache of its own. `single`: what was
     said is fed token by token."""
+    return last_fed(model, request, said, adapters, single)[-1:]
+
+
+def last_fed(
+    model: Moondream,
+    request: Request,
+    said: Sequence[Token],
+    adapters: RowAdapters | None = None,
+    single: bool = False,
+) -> Tensor:
+    """The same of all that was fed last [n, dim]: behind the pictures, unless `single`, the rest of the prompt too."""
     prompt, device = request.prompt, model.device
     start = model.prefix if prompt.picture is not None else 0
     ids = [*prompt.ids, *(token.id for token in said)]
@@ -142,7 +153,7 @@ def last_hidden(
     for end in ends:
         hidden = model.forward(x[fed:end], positions[fed:end], pages[None], cache, adapters)
         fed = end
-    return hidden[-1:]
+    return hidden
 
 
 def _allowed(model: Moondream, table: Table, request: Request, said: Sequence[Token], hidden: Tensor) -> Tensor:
