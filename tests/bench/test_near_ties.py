@@ -1,11 +1,14 @@
-"""The judge of bf16 runs: where two answers differ, and how close the choice was there."""
+"""The judges of bf16 runs: where two answers differ, how close the choice was there, how far one alone falls short."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from tests.fakes.micro import micro_config, micro_tensors
+from tests.fakes.scene import Entry, Heard
+from tests.gpu.foretold import judge, shortfalls
 from tests.gpu.mixes import mix
 from tests.gpu.near_tie import ERRORS, Divergence, Reader, divergence, first_difference, last_hidden
 
@@ -93,3 +96,29 @@ def test_a_gap_of_a_few_errors_is_near_with_experts_only() -> None:
 def test_near_is_under_a_64th_of_the_size() -> None:
     assert Divergence(1, 0, "id", 0.1, 6.4).near
     assert not Divergence(1, 0, "id", 0.11, 6.4).near
+
+
+def test_what_the_model_says_falls_short_of_nothing_and_what_it_does_not_say_does() -> None:
+    said = answer(REQUEST, 3)
+    right = shortfalls(Reader(MODEL), TABLE, REQUEST, said)
+    assert len(right) == 7 and max(right) < 1e-5  # three ids, two coordinates and a size
+    height = float(MODEL.region.size_of_bin(torch.tensor([900]), 1024))
+    moved = [
+        said[0],
+        Token(said[1].id, ((said[1].values[0] + 0.25) % 1,)),
+        Token(said[2].id, (said[2].values[0], height)),
+    ]
+    wrong = [one > 1e-2 for one in shortfalls(Reader(MODEL), TABLE, REQUEST, moved)]
+    assert wrong[:4] == [False, False, False, True] and wrong[-1]
+    plain = replace(REQUEST, program="text")
+    words = answer(plain, 3)
+    other = [words[0], Token(words[1].id + 1), words[2]]
+    assert [one > 1e-2 for one in shortfalls(Reader(MODEL), TABLE, plain, other)][:2] == [False, True]
+
+
+def test_answers_are_judged_together() -> None:
+    said = answer(REQUEST, 3)
+    assert judge(HALF, TABLE, [Entry(REQUEST)], {1: Heard(said)})[0] == 7
+    moved = [said[0], Token(said[1].id, ((said[1].values[0] + 0.25) % 1,)), said[2]]
+    with pytest.raises(AssertionError, match="choices were not the judge's"):
+        judge(MODEL, TABLE, [Entry(REQUEST)], {1: Heard(moved)})
