@@ -18,7 +18,7 @@ from gapless.models.base import RowAdapters
 from gapless.models.moondream.model import Moondream
 from gapless.records import Adapter, Request, Token
 
-WORST = 2.0**-4
+WORST = 2.0**-3
 """By how much any choice may fall short. bfloat16 alone moves scores by some 2^-6 of their size, a swapped expert or
 keys in FP8 by more; a choice among wrong scores falls short by about all of it."""
 OTHERS = 1 / 8
