@@ -122,7 +122,9 @@ def sections(out: Path, bench_seconds: float) -> list[Section]:
         Section("sparse", 1, 300, (*PYTEST, "tests/gpu/test_cuda_sparse.py")),
         Section("sampler", 1, 240, (*PYTEST, "tests/gpu/test_cuda_sampler.py")),
         *([Section("others", 1, 150, (*PYTEST, *others))] if others else []),
-        Section("sanitizer", 1, 180, sanitizer()),
+        Section("memcheck", 1, 420, sanitizer("memcheck", "hash", "micro", "fused", "sparse", "fp8", "kept", "pixels")),
+        Section("memcheck 2", 1, 420, sanitizer("memcheck", "rules", "tuned", "experts")),
+        Section("racecheck", 1, 300, sanitizer("racecheck", "pixels", "experts")),
         Section("bubble", 2, 120, (*PYTEST, "-s", "tests/gpu/test_cuda_bubble.py")),
         Section("bench", 3, bench_seconds + 40, benchmark("decode", out, bench_seconds)),
         Section("prefill", 4, INTAKE_SECONDS + 30, benchmark("prefill", out, INTAKE_SECONDS)),
@@ -145,12 +147,13 @@ def checkpoints(out: Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.gpu.checkpoints", *kept)
 
 
-def sanitizer() -> tuple[str, ...]:
-    """The memory checker around the short run; if there is none, a command that says so and fails."""
+def sanitizer(tool: str, *names: str) -> tuple[str, ...]:
+    """One of compute-sanitizer's tools around runs of `sanitize.py`; if there is none, a command that says so and
+    fails."""
     found = shutil.which("compute-sanitizer", path=os.pathsep.join((os.environ.get("PATH", ""), *SANITIZERS)))
     if found is None:
         return (sys.executable, "-c", "raise SystemExit('compute-sanitizer was not found on this machine')")
-    return (found, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "tests/gpu/sanitize.py")
+    return (found, "--tool", tool, "--error-exitcode", "9", sys.executable, "tests/gpu/sanitize.py", *names)
 
 
 def unpacked(wheels: Path, into: Path) -> list[str]:
