@@ -137,6 +137,8 @@ def test_an_answer_is_stopped(page):
     page.route("**/v1/query", lambda route: None)  # never answered
     choose(page, "query", "Who are you?")
     page.click("#send")
+    page.press("#prompt", "Enter")
+    assert "One question at a time" in page.locator("#spoken").text_content() and page.locator(".turn").count() == 1
     page.click("#stop")
     page.get_by_text("stopped", exact=True).wait_for()
     assert page.evaluate("document.activeElement.id") == "send"

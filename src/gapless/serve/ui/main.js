@@ -17,6 +17,8 @@ const board = new Board(() => server.about);
 const strip = new Strip(byId("lane"), byId("numbers"), byId("span"));
 new Banner(server);
 
+const PATIENCE = "One question at a time. Wait for the answer, or stop it.";
+
 let shown = null; // the turn whose marks are on the picture
 let asking = null; // what ends the question that is being answered
 let taking = false; // a frame of the camera becomes the picture that is asked about
@@ -62,7 +64,7 @@ board.overlay.addEventListener("pick", ({ detail }) => shown?.visit(detail));
 // -- asking ----------------------------------------------------------------------------------------------------------
 
 async function ask(asked, picture) {
-  if (asking) return say("One question at a time. Wait for the answer, or stop it.");
+  if (asking) return say(PATIENCE);
   asking = new AbortController();
   const { signal } = asking;
   const turn = new Turn(asked, picture);
@@ -265,7 +267,7 @@ function busy(on) {
 
 byId("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (asking || taking) return;
+  if (asking || taking) return say(PATIENCE);
   form.pictured = board.picture !== null || board.camera.on;
   const asked = form.read();
   if (!asked) return;
