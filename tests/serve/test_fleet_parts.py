@@ -96,7 +96,7 @@ def test_what_is_on_this_machine_is_named_in_full(tmp_path, monkeypatch):
         ({"fleet": 3}, "fleet must hold settings"),
         ({"device": "cuda:1"}, "say cuda or auto"),
         ({"device": "cpu", "fleet": {"gpus": 1}}, "leave one of them out"),
-        ({"max_request": 2}, "did you mean max_requests"),
+        ({"max_request": 2}, "^there is no setting 'max_request'; did you mean max_requests"),
         ({"fleet": {"most_idle": 2}}, "fleet.most_idle"),
     ],
 )
@@ -222,6 +222,26 @@ def test_a_name_of_the_configuration_wins_over_the_folders_and_leaves_it_to_it(t
 
     asyncio.run(all_of_it())
     assert "unmounted is not there" in caplog.text
+
+
+def test_a_wrong_adapter_ends_an_engine_that_begins_and_none_that_runs(tmp_path, caplog):
+    for name in ("one", "broken", "two"):
+        (tmp_path / name).mkdir()
+    paths = {name: str(tmp_path / name) for name in ("one", "broken", "two")}
+    engine = Shelf()
+
+    async def all_of_it():
+        with pytest.raises(InvalidAdapter, match="it is broken"):
+            await FleetAdapters(engine, None, {}).give(paths)
+        adapters = FleetAdapters(engine, None, {})
+        await adapters.give({"one": paths["one"]})
+        await adapters.give(paths)
+        assert sorted(engine.loaded) == ["one", "two"]
+        await adapters.give({"broken": "glint/none"} | {"two": paths["two"]})
+        assert sorted(engine.loaded) == ["two"]
+
+    asyncio.run(all_of_it())
+    assert "the adapter broken of the configuration is passed over: it is broken" in caplog.text
 
 
 def test_adapters_of_the_configuration_come_and_go(tmp_path):

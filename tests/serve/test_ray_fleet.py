@@ -1,5 +1,6 @@
 """Two engines behind Ray Serve on this machine: nothing is lost when one is killed, updated or given up."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -14,12 +15,15 @@ import urllib.request
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.serve.fleet_clients import KINDS, STREAMS, Crowd, ask, pictures, replica_processes
 
 import gapless
 from gapless.bench.machine import describe_machine
+from gapless.serve.forward import EngineLost
+from gapless.serve.hosted import Call
 
 WITHOUT = find_spec("ray") is None
 pytestmark = [
@@ -189,6 +193,31 @@ def test_200_requests_while_an_engine_is_killed(cluster, pair):
     assert counts["lost"] >= max(1, len(broken))
     cluster.until(2)
     assert before[0] not in cluster.processes() and before[1] in cluster.processes()
+
+
+def test_engines_that_cannot_be_had_at_all_are_lost_and_nothing_else():
+    """Ray says it twice: to whoever reads the answer, and to whoever cancels it."""
+    from ray.serve.exceptions import RayServeException
+
+    from gapless.serve.ray_app import RayFleet
+
+    class Response:
+        async def __aiter__(self):
+            raise RayServeException("no replica will come")
+            yield
+
+        def cancel(self):
+            raise RayServeException("no replica will come")
+
+    response = SimpleNamespace(remote=lambda call: Response())
+    engines = SimpleNamespace(answer=SimpleNamespace(options=lambda stream: response))
+
+    async def once():
+        async for _ in RayFleet(engines).ask(Call("GET", "/health")):
+            pass
+
+    with pytest.raises(EngineLost, match="no replica will come"):
+        asyncio.run(once())
 
 
 def bundled_adapter():

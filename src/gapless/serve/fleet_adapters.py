@@ -28,21 +28,27 @@ class FleetAdapters:
         self._vlm = vlm
         self._folder = folder
         self._paths = {name: adapter_path(path) for name, path in loaded.items()}
+        self._given = False
         self._turn = asyncio.Lock()
 
     async def give(self, wanted: Mapping[str, str]) -> None:
         """Load those of the configuration that are not there from that path, and drop those that it had and no longer
-        has; where the folder has one of that name, that one is meant from now on. Raises `GaplessError` for one that
-        cannot be loaded."""
+        has; where the folder has one of that name, that one is meant from now on. The first time this raises
+        `GaplessError` for one that cannot be loaded. Later that is logged, and what has the name stays: for a wrong
+        path in an update no engine that runs is to end."""
         async with self._turn:
             for name, path in wanted.items():
-                await self._load(name, adapter_path(path))
+                try:
+                    await self._load(name, adapter_path(path))
+                except GaplessError as error:
+                    if not self._given:
+                        raise
+                    _log.error("the adapter %s of the configuration is passed over: %s", name, error)
+            self._given = True
             dropped = [name for name in self._paths if name not in wanted]
             shared = await asyncio.to_thread(self._in_folder_of, dropped)
             for name in dropped:
-                if self._folder is not None and name in shared:
-                    await self._load(name, str(self._folder / name))  # as an engine has it that begins now
-                else:
+                if name not in shared or not await self._load_shared(name):  # as an engine has it that begins now
                     self._vlm.unload_adapter(name)
                     del self._paths[name]
 
@@ -56,10 +62,7 @@ class FleetAdapters:
             return
         async with self._turn:
             for name in missing:
-                try:
-                    await self._load(name, str(self._folder / name))
-                except GaplessError as error:
-                    _log.warning("the adapter %s of the shared folder is passed over: %s", name, error)
+                await self._load_shared(name)
 
     async def find_all(self) -> None:
         """Load all of the folder."""
@@ -68,6 +71,16 @@ class FleetAdapters:
         if not await asyncio.to_thread(self._folder.is_dir):
             _log.warning("the adapters' folder %s is not there on this machine; is it mounted?", self._folder)
         await self.find(await asyncio.to_thread(_names, self._folder))
+
+    async def _load_shared(self, name: str) -> bool:
+        """Whether the folder's adapter of that name is there now."""
+        assert self._folder is not None
+        try:
+            await self._load(name, str(self._folder / name))
+        except GaplessError as error:
+            _log.warning("the adapter %s of the shared folder is passed over: %s", name, error)
+            return False
+        return True
 
     async def _load(self, name: str, path: str) -> None:
         if self._paths.get(name) != path:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -185,7 +185,8 @@ class RayFleet:
         except (RayError, RayServeException) as error:
             raise EngineLost(str(error)) from error
         finally:
-            response.cancel()
+            with suppress(RayError, RayServeException):  # it says again why there is nothing to cancel
+                response.cancel()
 
     async def texts(self) -> dict[str, str]:
         """What each engine that answers in time tells Prometheus, by its id."""

@@ -264,7 +264,8 @@ def _wrong(error: ValidationError, flags: Mapping[str, Any], file: Path | None) 
         remedy = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
         if name == FLEET:
             remedy = "one server has no fleet; give --ray too, or take it out"
-        return InvalidRequest(f"{file}: there is no setting {shown(name)}; {remedy}", param=name)
+        where = "" if name in flags or file is None else f"{file}: "
+        return InvalidRequest(f"{where}there is no setting {shown(name)}; {remedy}", param=name)
     value = "" if name == "api_keys" else f"; got {shown(found['input'])}"
     said = found["msg"].removeprefix("Value error, ")
     return InvalidRequest(f"{_origin(name, flags, file)}: {said[:1].lower()}{said[1:]}{value}", param=name)
