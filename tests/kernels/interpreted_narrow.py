@@ -14,7 +14,9 @@ from tests.kernels.drawn_narrow import Launch, Narrow, cuts_of, draw_narrow, gat
 from torch import Tensor
 
 from gapless.kernels.stacks import FP8, Stack
-from gapless.kernels.triton.tiles import Tile, Tiles
+from gapless.kernels.triton.sparse_jit import begin
+from gapless.kernels.triton.sparse_room import CUT as PIECE
+from gapless.kernels.triton.tiles import CUTS, Tile, Tiles
 
 DIM, INNER, ROWS = 128, 64, 8
 WIDE = Tiles(Tile(ROWS, 32, 64, 4, 2), Tile(ROWS, 64, 64, 4, 2))
@@ -44,6 +46,16 @@ def twelve_bits() -> float:
     right = x.double()
     away = (joined(cuts_of(x)) - right).abs() / right.abs()
     return float(away[right.abs() > 1].max()) * 2**12
+
+
+def norms_are_cut_as_they_are_kept() -> bool:
+    """To the bit: both kinds of kernels are told the same."""
+    g = torch.Generator().manual_seed(4)
+    given, weight = torch.randn(5, DIM, generator=g).half(), torch.randn(DIM, generator=g).half()
+    x, n, cuts = torch.zeros(5, DIM), torch.zeros_like(given), torch.zeros(5, CUTS, DIM, dtype=PIECE)
+    begin[(5,)](given, x, n, cuts, weight, weight / 8, DIM, DIM, 0)
+    told = n.abs() >= LESS
+    return bool(told.any()) and torch.equal(joined(cuts)[told], n[told].double())
 
 
 def drawn(rows: int, experts: int, share: int, inner: int = INNER) -> Narrow:
@@ -98,7 +110,7 @@ def main(only: list[str]) -> None:
     """First what cutting does; then one line a scene: how much of what they may be off by gated numbers, what experts
     say, and proj's parts are; whether what is gated was rounded as tokens are; whether what is not finite stays alone;
     whether everybody was waited for."""
-    print("cut", *exact(), twelve_bits(), flush=True)
+    print("cut", *exact(), twelve_bits(), norms_are_cut_as_they_are_kept(), flush=True)
     for name in only or SCENES:
         of, tiles = SCENES[name]
         launch = Launch(of, tiles)

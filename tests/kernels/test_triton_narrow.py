@@ -11,9 +11,10 @@ MORE = ["one expert", "same", "not finite", "wide"]
 
 def judge(lines: list[list[str]], names: list[str]) -> None:
     """What `interpreted_narrow` prints of these scenes."""
-    (word, off, near, lost, bits), *scenes = lines
+    (word, off, near, lost, bits, norms), *scenes = lines
     assert (word, float(off), near, lost) == ("cut", 0.0, "True", "True"), "a number's cuts are not that number"
     assert float(bits) < 2, "of float32 fewer than 11 bits are left"
+    assert norms == "True", "a norm's cuts are not the norm that is kept"
     assert [scene[0] for scene in scenes] == [name.replace(" ", "-") for name in names]
     for name, gated, said, proj, kept, alone, waited in scenes:
         assert max(float(gated), float(said)) < 1, f"{name}: further off than rounding"

@@ -157,7 +157,8 @@ def test_tiles_of_any_file_are_cut_to_what_can_be_compiled(dims: SparseDims, gpu
     assert isinstance(usual, Many)
     for rows, lines, deep, warps, stages in product((4, 128), (16, 256), (16, 512), (1, 16), (1, 16)):
         tile = Tile(rows, lines, deep, warps, stages)
-        found = choice(dims, 8, 2, gpu, Own({8: replace(usual, experts=Tiles(tile, tile), cut=cut)}))
+        both = Tiles(tile, replace(tile, warps=17 - warps))
+        found = choice(dims, 8, 2, gpu, Own({8: replace(usual, experts=both, cut=cut)}))
         assert isinstance(found, Many) and found.experts is not None and found.cut is cut
         for own, matrices in ((found.experts.up, 2), (found.experts.down, 1)):
             taken = own.shared_cut(matrices) if cut else own.shared(matrices, 1)
@@ -165,7 +166,8 @@ def test_tiles_of_any_file_are_cut_to_what_can_be_compiled(dims: SparseDims, gpu
             if cut:
                 assert own.lines * matrices * own.rows * CUTS <= 256 * 32 * own.warps
                 assert own.deep <= 256, "of more products the units keep too little"
-                assert own.lines * matrices % UNIT == 0 and own.warps % 4 == 0
+                assert own.lines * matrices % UNIT == 0
+                assert own.warps == found.experts.up.warps and own.warps % 4 == 0
 
 
 def test_every_number_of_rows_has_a_choice() -> None:
