@@ -1,8 +1,12 @@
-"""Experts in FP8 multiplied as they are, on a GPU that does: any numbers against float64, and the same bits whatever
-else the GPU does."""
+"""Experts in FP8 multiplied as they are, on a GPU that does: any numbers against float64, the same bits whatever else
+the GPU does, and nobody who waits for ever."""
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +16,9 @@ pytest.importorskip("triton")
 
 from tests.gpu.held import NARROW, Holder
 from tests.kernels.drawn_narrow import Launch, cuts_of, draw_narrow, gated_of, joined, said_of
+from tests.kernels.drawn_sparse import MOONDREAM_3, draw
 
+from gapless.kernels.choose import choose
 from gapless.kernels.stacks import FP8, Stack
 
 pytestmark = [
@@ -117,11 +123,10 @@ def test_a_row_that_is_not_finite_stays_alone_and_company_changes_nothing(bad):
 
 
 @pytest.mark.parametrize("pdl", [0, 1, 2])
-@pytest.mark.parametrize(("rows", "same"), [(8, False), (32, True)])
-def test_300_launches_are_the_same_bits_while_others_hold_multiprocessors(rows, same, pdl):
-    of = plain(rows, rows, experts=64, share=8)
-    of = replace(of, picks=of.picks[:1].expand(rows, -1).contiguous()) if same else of
-    launch, holder = Launch(of, pdl=pdl), Holder()
+@pytest.mark.parametrize(("rows", "experts", "share"), [(8, 64, 8), (32, 8, 8), (8, 2, 2)])
+def test_300_launches_are_the_same_bits_while_others_hold_multiprocessors(rows, experts, share, pdl):
+    """With few experts all programs run at once, and the second product truly waits for the first."""
+    launch, holder = Launch(plain(rows, rows, experts, share), pdl=pdl), Holder()
     out = launch()
     right = [part.clone() for part in (out.said, out.gated.view(torch.uint8), out.parts[:, :rows])]
     for number in range(300):
@@ -132,3 +137,62 @@ def test_300_launches_are_the_same_bits_while_others_hold_multiprocessors(rows, 
         launch()
         found = out.said, out.gated.view(torch.uint8), out.parts[:, :rows]
         assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True)), number
+
+
+@torch.inference_mode()
+def test_graphs_of_two_models_and_four_numbers_of_rows_in_turns():
+    """Each model on a stream of its own, its graphs over one room; and a launch before that broke off anywhere."""
+    kernels, of, rng = (
+        choose(torch.device("cuda")),
+        replace(MOONDREAM_3, vocab=2048, ff=2048, layers=3),
+        random.Random(1),
+    )
+    holder, held = Holder(), []
+    for number in range(2):
+        scene = draw(32, 3 + number, of, narrow=True, dtype=torch.bfloat16, device="cuda", longest=200)
+        fused, stream, graphs = kernels.fuse_sparse(scene.decoder), torch.cuda.Stream(), {}
+        kernels.compile_ahead(fused, (8, 32), 16)
+        fused.poison()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for rows in (8, 32, 5, 20):
+                given = [part[:rows].clone() for part in (scene.x, scene.positions, scene.tables)]
+                given += [scene.keys, scene.values]
+                fused.logits(fused.forward(*given))
+                assert fused.choice(rows).cut
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=stream):
+                    hidden = fused.forward(*given)
+                    logits = fused.logits(hidden)
+                graph.replay()
+                torch.cuda.synchronize()
+                graphs[rows] = graph, given, (hidden, logits), (hidden.clone(), logits.clone())
+        held.append((fused, stream, graphs))
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for turn in range(200):
+        holder.hold(1 + 11 * (turn % 11), 3e-4)
+        tallies = []
+        for fused, stream, graphs in rng.sample(held, 2):
+            with torch.cuda.stream(stream):
+                for rows in rng.sample(list(graphs), 4):
+                    if turn % 20 == 19:
+                        fused.poison()
+                    graph, _, found, right = graphs[rows]
+                    found[0].fill_(torch.nan)
+                    graph.replay()
+                    tallies += [(one != other).sum() for one, other in zip(found, right, strict=True)]
+        torch.cuda.synchronize()
+        wrong += torch.stack(tallies).sum()
+    assert not wrong.item()
+
+
+def test_who_waits_leaves_room_for_those_who_are_waited_for():
+    paths = {"PYTHONPATH": os.pathsep.join(("src", ".", *sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.held"], env={**os.environ, **paths}, capture_output=True, text=True,
+        timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[:4] for line in lines] == [["8", "True", "True", "True"], ["1", "True", "True", "True"]], done.stdout

@@ -95,7 +95,7 @@ def test_what_is_compiled_beforehand_is_what_launches_look_for(tmp_path: Path) -
     dense, sparse = (line.split() for line in done.stdout.splitlines())
     assert dense[-1] == sparse[-1] == "-", "what stands behind it was not compiled beforehand"
     assert {"entry", "up", "scan", "down", "head"} <= set(dense)
-    assert {"scan", "experts_up", "experts_down", "experts", "close", "head"} <= set(sparse)
+    assert {"scan", "middle", "experts", "experts_down", "close", "head"} <= set(sparse)
 
 
 def test_kernels_have_the_same_names_whatever_ran_first() -> None:
