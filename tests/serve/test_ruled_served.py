@@ -3,9 +3,12 @@ processes, clients that leave, and many rules at once."""
 
 import asyncio
 import json
+import os
 import re
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jsonschema
 import openai
@@ -13,6 +16,7 @@ import pydantic
 import pytest
 from tests.serve.serving import ROOT, Served
 from tests.serve.test_openai_client import SHOWN, asks
+from tests.serve.test_server_process import children
 
 pytestmark = pytest.mark.slow
 COLD = {"temperature": 0}
@@ -124,6 +128,12 @@ def test_thirty_rules_leaving_clients_and_a_server_that_starts_again(tmp_path, p
         assert "Traceback" not in server.log.read_text()
 
 
+def compilers(pid):
+    """Processes of a server that compile rules."""
+    return [one for one in children(pid) if b"gapless.constrain." in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for a process's children")
 def test_a_server_that_is_stopped_while_it_compiles_ends_at_once(tmp_path):
     server = Served("glint", tmp_path / "log", "--drain-timeout", "0.1")
     try:
@@ -132,12 +142,18 @@ def test_a_server_that_is_stopped_while_it_compiles_ends_at_once(tmp_path):
 
         async def ask():
             async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
-                asking = asyncio.create_task(
-                    client.chat.completions.create(
-                        model="glint", messages=asks("What?"), extra_body={"regex": "((a{1,99}){1,99}){1,99}"}
+
+                async def ruled(regex):
+                    await client.chat.completions.create(
+                        model="glint", messages=asks("What?"), extra_body={"regex": regex}
                     )
-                )
+
+                await ruled("[abc]{1,3}")
+                (compiler,) = compilers(server.process.pid)
+                os.kill(compiler, signal.SIGSTOP)  # a rule that takes for ever
+                asking = asyncio.create_task(ruled("[xyz]{1,5}"))
                 await asyncio.sleep(1.0)
+                assert not asking.done()
                 server.process.terminate()
                 with pytest.raises(openai.APIError):
                     await asking
