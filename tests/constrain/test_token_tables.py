@@ -129,15 +129,6 @@ def test_a_budget_takes_away_only_what_leads_too_far():
         assert allowed(walker, walker.fewest - 1) == allowed(walker)
 
 
-def test_the_same_place_is_reached_by_replaying():
-    found = table("(ab|c)*")
-    walker, again = TokenWalker(found), TokenWalker(found)
-    for token in (3, 1, 2, 5):
-        walker.advance(token)
-    again.replay([3, 1, 2, 5])
-    assert again == walker
-
-
 def test_choices_share_begins_and_ends():
     texts = ["yes", "yessir", "no", "nessir", "", "日本"]
     dfa = grammar_automaton(Grammar.choice([*texts, "no"]))

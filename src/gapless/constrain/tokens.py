@@ -12,7 +12,6 @@ ids come to share a class by having the same function. Whole tokens are never lo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,8 +193,3 @@ class TokenWalker:
         self.state = int(self.table.following[self.state, cls])
         self.ended = cls == END
         return self.ended
-
-    def replay(self, tokens: Iterable[int]) -> None:
-        """Move over tokens that were committed in an earlier life."""
-        for token in tokens:
-            self.advance(token)
